@@ -19,7 +19,9 @@ use trunkline_wire::cm::{
     Answered, CmMad, CommId, Dreq, Message, PathRecord, PrivateData, Rej, Rep, Req, Rtu,
     TransportService,
 };
-use trunkline_wire::{Addresses, Gid, MAD_LEN, Path, Psn, ROCE_PORT, RdmaCmHeader, ServiceId};
+use trunkline_wire::{
+    Addresses, Gid, IpFields, MAD_LEN, Path, Psn, ROCE_PORT, RdmaCmHeader, ServiceId,
+};
 
 const LIMIT: Duration = Duration::from_secs(30);
 const TCP: u8 = 0x06;
@@ -62,6 +64,7 @@ impl Attacker {
                 dst: victim,
                 src_port: ROCE_PORT,
                 traffic_class: 0,
+                ip: IpFields::DEFAULT,
             },
             random: Prng::new(7),
             serial: 1,

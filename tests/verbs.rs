@@ -1,6 +1,8 @@
 //! Every operation and every way it can fail, between two nodes on loopback.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+#[path = "verbs/addresses.rs"]
+mod addresses;
 #[path = "verbs/attributes.rs"]
 mod attributes;
 mod common;

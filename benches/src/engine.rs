@@ -11,7 +11,7 @@ use trunkline_conn::mem::{RegionMemory, Sge};
 use trunkline_conn::work::{Completion, Remote, SendFlags, SendOp, Status};
 use trunkline_dataplane::{MemoryConfig, MemoryPort, Port, Region};
 use trunkline_qpmap::wqe::{RecvWr, SendWr};
-use trunkline_wire::{Bth, Crc, Path, SrcExt};
+use trunkline_wire::{Bth, Crc, IpFields, Path, SrcExt};
 
 /// Bytes of a small message.
 const SMALL: u32 = 64;
@@ -227,6 +227,7 @@ impl Default for BarePort {
             dst: address(2),
             src_port: 4791,
             traffic_class: 0,
+            ip: IpFields::DEFAULT,
         };
         Self {
             ends: [a, b],

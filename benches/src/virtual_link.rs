@@ -236,6 +236,7 @@ impl VirtualLink {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use trunkline_wire::IpFields;
 
     fn packet(wire: &mut Wire) {
         let address = std::net::IpAddr::from([10, 0, 0, 1]);
@@ -244,6 +245,7 @@ mod tests {
             dst: address,
             src_port: 1,
             traffic_class: 0,
+            ip: IpFields::DEFAULT,
         };
         let length = 1250 - AROUND as usize;
         assert!(wire.reserve(&path, length).is_some(), "there is room");

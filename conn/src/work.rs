@@ -3,7 +3,7 @@
 use crate::mem::{AtomicOp, PdId, Sge};
 use core::ops::{BitOr, BitOrAssign};
 use smallvec::SmallVec;
-use trunkline_wire::{Gid, Qpn, Rkey};
+use trunkline_wire::{Gid, IpFields, Qpn, Rkey};
 
 /// Most scatter-gather elements of one work request.
 pub const MAX_SGE: usize = 16;
@@ -60,6 +60,8 @@ pub struct Datagram {
     pub remote: Gid,
     /// Traffic class of its packet.
     pub traffic_class: u8,
+    /// Flow label and hop limit of its packet.
+    pub ip: IpFields,
     /// Protection domain of the address handle.
     pub pd: PdId,
     /// Tells the domains of several nodes in one program apart.

@@ -10,7 +10,7 @@ use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 use trunkline_dataplane::{MemoryConfig, MemoryPort, Port, UdpConfig, UdpPort};
-use trunkline_wire::Path;
+use trunkline_wire::{IpFields, Path};
 
 const BURST: usize = 64;
 
@@ -42,6 +42,7 @@ fn ports(c: &mut Criterion) {
         dst: address(42),
         src_port: 4791,
         traffic_class: 0,
+        ip: IpFields::DEFAULT,
     };
     let (mut a, mut b) = MemoryPort::pair(MemoryConfig::default());
     group.bench_function("memory", |bencher| {

@@ -28,6 +28,7 @@ pub(crate) fn reidentify(path: &Path, from: u16, to: u16, datagram: &mut [u8]) {
 mod tests {
     use super::*;
     use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+    use trunkline_wire::IpFields;
     use trunkline_wire::icrc::{seal, verify};
 
     fn path(v6: bool) -> Path {
@@ -44,6 +45,7 @@ mod tests {
             dst,
             src_port: 0xc001,
             traffic_class: 0,
+            ip: IpFields::DEFAULT,
         }
     }
 

@@ -26,7 +26,10 @@
 //! 4. A datagram is refused: it is dropped like one lost on the network, and counted by reason. One
 //!    that is longer than the interface takes now is told of, too ([`PortEvent::TooLong`]), and so
 //!    is one that a route or a firewall of this machine refuses ([`PortEvent::Unsent`]).
-//! 5. The socket's buffer is full: what is left stays queued for the next flush.
+//! 5. A flow label is refused (`EINVAL`): where a program of the machine has one to itself
+//!    (`IPV6_FL_S_EXCL`), and with old kernels, labels have to be asked for. Then the kernel
+//!    chooses the flow labels of all datagrams.
+//! 6. The socket's buffer is full: what is left stays queued for the next flush.
 
 mod batch;
 mod control;
@@ -221,6 +224,7 @@ impl UdpPort {
             port: sockets.local().port(),
             scope: interface.scope,
             set_source: config.address.is_unspecified(),
+            labels: config.address.is_ipv6(),
         };
         Ok(Self {
             max_datagram: interface.mtu.saturating_sub(headers).min(MAX_SEND),
@@ -303,6 +307,11 @@ impl UdpPort {
                 self.full = unit.socket;
                 self.backlog = BACKLOG;
                 return Ok(false);
+            }
+            libc::EINVAL if unit.path.ip.flow_label() != 0 && self.batch.stop_labels() => {
+                let address = self.sockets.local();
+                tracing::warn!(%address, "the machine refuses flow labels; it chooses them");
+                return Ok(true);
             }
             libc::EIO | libc::EINVAL | libc::EMSGSIZE if unit.count > 1 => {
                 counters.split += 1;

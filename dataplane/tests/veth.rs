@@ -18,7 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use trunkline_dataplane::port::Egress;
 use trunkline_dataplane::{Port, UdpConfig, UdpPort};
-use trunkline_wire::{Frame, Path, ROCE_PORT, icrc};
+use trunkline_wire::{Frame, IpFields, Path, ROCE_PORT, icrc};
 
 const EAST: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1));
 const WEST: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2));
@@ -91,6 +91,7 @@ fn path(port: &UdpPort, dst: IpAddr) -> Path {
         dst,
         src_port,
         traffic_class: 0,
+        ip: IpFields::DEFAULT,
     }
 }
 

@@ -4,7 +4,7 @@
 use crate::input::Input;
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
-use trunkline_wire::{MAD_LEN, Path, ROCE_PORT};
+use trunkline_wire::{IpFields, MAD_LEN, Path, ROCE_PORT};
 
 /// Datagrams under way at most; further ones are lost.
 const MAX_FLYING: usize = 64;
@@ -74,6 +74,7 @@ pub(crate) fn way(from: IpAddr, to: IpAddr) -> Path {
         dst: to,
         src_port: ROCE_PORT,
         traffic_class: 0,
+        ip: IpFields::DEFAULT,
     }
 }
 

@@ -15,7 +15,7 @@ use trunkline::{
 use trunkline_conn::egress::{Egress, Slot};
 use trunkline_conn::ingress::{Arrival, Identification};
 use trunkline_dataplane::{Capabilities, Port, PortCounters, PortError};
-use trunkline_wire::{Bth, Path, ROCE_PORT, Workers, icrc};
+use trunkline_wire::{Bth, IpFields, Path, ROCE_PORT, Workers, icrc};
 
 const MAX_OPERATIONS: usize = 400;
 /// Datagrams under way; later ones are lost.
@@ -333,6 +333,7 @@ impl World {
             dst: address(host),
             src_port: ROCE_PORT,
             traffic_class: 0,
+            ip: IpFields::DEFAULT,
         };
         reseal(&path, &mut bytes);
         let arrival = Arrival {

@@ -10,7 +10,8 @@ use trunkline_conn::rc::{Config, Mtu, ReliableConnection, State};
 use trunkline_conn::time::{Instant, SECOND};
 use trunkline_conn::work::Status;
 use trunkline_wire::{
-    AtomicEth, Opcode, Operation, Path, Psn, Qpn, ROCE_PORT, Reth, Transport, parse_datagram,
+    AtomicEth, IpFields, Opcode, Operation, Path, Psn, Qpn, ROCE_PORT, Reth, Transport,
+    parse_datagram,
 };
 
 /// Operations of one run.
@@ -59,6 +60,7 @@ impl End {
             dst: IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)),
             src_port: ROCE_PORT,
             traffic_class: 2,
+            ip: IpFields::DEFAULT,
         };
         let mut program = Program::new();
         // PSNs that wrap soon.

@@ -10,7 +10,9 @@ use trunkline_conn::mem::Access;
 use trunkline_conn::rc::{Dropped, Mtu, State};
 use trunkline_conn::uc::{Config, UnreliableConnection};
 use trunkline_conn::work::Status;
-use trunkline_wire::{Opcode, Path, Psn, Qpn, ROCE_PORT, Reth, Transport, parse_datagram};
+use trunkline_wire::{
+    IpFields, Opcode, Path, Psn, Qpn, ROCE_PORT, Reth, Transport, parse_datagram,
+};
 
 /// Operations of one run.
 const MAX_OPERATIONS: usize = 1024;
@@ -66,6 +68,7 @@ impl End {
                 dst: IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)),
                 src_port: ROCE_PORT,
                 traffic_class: 2,
+                ip: IpFields::DEFAULT,
             },
             path_mtu: Mtu::B256,
             sq_psn,

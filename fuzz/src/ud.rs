@@ -9,7 +9,9 @@ use trunkline_conn::ingress::{Arrival, Identification};
 use trunkline_conn::rc::{Mtu, State};
 use trunkline_conn::ud::{Address, Config, Endpoint};
 use trunkline_conn::work::Status;
-use trunkline_wire::{Deth, Opcode, Path, Psn, Qpn, ROCE_PORT, Transport, parse_datagram};
+use trunkline_wire::{
+    Deth, IpFields, Opcode, Path, Psn, Qpn, ROCE_PORT, Transport, parse_datagram,
+};
 
 /// Operations of one run.
 const MAX_OPERATIONS: usize = 1024;
@@ -210,5 +212,6 @@ fn path(choice: u8) -> Path {
         dst,
         src_port: ROCE_PORT,
         traffic_class: 2,
+        ip: IpFields::DEFAULT,
     }
 }

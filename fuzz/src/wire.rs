@@ -3,7 +3,7 @@
 use crate::input::Input;
 use std::net::IpAddr;
 use trunkline_wire::{
-    AckPayload, Answer, Bth, Control, Header, IcrcSeed, Path, Record, Records, icrc, law,
+    AckPayload, Answer, Bth, Control, Header, IcrcSeed, IpFields, Path, Record, Records, icrc, law,
     rnr_timer_ns,
 };
 
@@ -125,6 +125,7 @@ fn path(input: &mut Input<'_>) -> Path {
         dst,
         src_port: input.u16(),
         traffic_class: input.byte(),
+        ip: IpFields::DEFAULT,
     }
 }
 

@@ -189,8 +189,8 @@ impl SendWr<'_> {
             SendOp::SendInvalidate(key) => (opcode::SEND_INVALIDATE, NONE, key.0),
             SendOp::SendTo(to) => {
                 let receiver = Remote {
-                    addr: pair(to.qkey, to.qpn.get()),
-                    rkey: Rkey(to.traffic_class as u32),
+                    addr: pair(to.qkey, to.qpn.get() | (to.ip.hop_limit() as u32) << 24),
+                    rkey: Rkey(to.traffic_class as u32 | to.ip.flow_label() << 8),
                 };
                 match to.imm {
                     Some(immediate) => (opcode::SEND_TO_IMM, receiver, immediate),

@@ -8,7 +8,7 @@ use trunkline_conn::ingress::{Arrival, Identification};
 use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_conn::work::{Completion, SendOp, Status};
 use trunkline_qpmap::{QpModify, QpQueues, QpType};
-use trunkline_wire::{Control, ControlKind, Opcode, Path, ROCE_PORT, icrc};
+use trunkline_wire::{Control, ControlKind, IpFields, Opcode, Path, ROCE_PORT, icrc};
 
 /// Address of the first node.
 const FIRST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -132,6 +132,7 @@ fn forged_requests_leave_a_qp_that_waits_as_it_was() {
             dst: [10, 0, 0, 2].into(),
             src_port: ROCE_PORT,
             traffic_class: 0,
+            ip: IpFields::DEFAULT,
         };
         forge(&mut datagram, &mut path);
         icrc::seal(&path, 0, &mut datagram);

@@ -7,7 +7,7 @@ use trunkline_conn::mem::Access;
 use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_conn::work::{Remote, SendOp, Status};
 use trunkline_qpmap::{Attributes, Event, QpModify, QpQueues, QpType};
-use trunkline_wire::{Opcode, Path, icrc};
+use trunkline_wire::{IpFields, Opcode, Path, icrc};
 
 type Qp = Arc<QpQueues<RingMemory>>;
 type Datagrams = Vec<(Path, Vec<u8>)>;
@@ -95,6 +95,7 @@ fn path(from: usize) -> Path {
         dst: address(1 - from),
         src_port: trunkline_wire::ROCE_PORT,
         traffic_class: 0,
+        ip: IpFields::DEFAULT,
     }
 }
 

@@ -7,7 +7,7 @@ use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_conn::work::{Remote, SendFlags, SendOp, Status, VendorError};
 use trunkline_qpmap::wqe::SendWr;
 use trunkline_qpmap::{Event, FIRST_MSN, PeerIdentity, QpModify, QpQueues, QpState, QpType};
-use trunkline_wire::{Control, ControlKind, Gid, Opcode, Path, Qpn, ROCE_PORT, Workers};
+use trunkline_wire::{Control, ControlKind, Gid, IpFields, Opcode, Path, Qpn, ROCE_PORT, Workers};
 
 /// Datagrams that were held up on their way.
 type Held = Arc<Mutex<Vec<Vec<u8>>>>;
@@ -39,6 +39,7 @@ fn release(pair: &mut Pair, from: usize, datagrams: &[Vec<u8>]) {
         dst: address(1 - from),
         src_port: ROCE_PORT,
         traffic_class: 0,
+        ip: IpFields::DEFAULT,
     };
     let datagrams: Vec<_> = datagrams
         .iter()

@@ -10,7 +10,7 @@ use trunkline_conn::time::MILLISECOND;
 use trunkline_conn::work::{Remote, SendOp, Status};
 use trunkline_qpmap::{Attributes, Counters, FIRST_MSN, QpQueues, QpType};
 use trunkline_wire::{
-    Answer, ControlKind, NakCode, Opcode, Path, Qpn, ROCE_PORT, Rkey, Syndrome, icrc,
+    Answer, ControlKind, IpFields, NakCode, Opcode, Path, Qpn, ROCE_PORT, Rkey, Syndrome, icrc,
 };
 
 /// Bytes of the WRITE that is tampered with.
@@ -66,6 +66,7 @@ impl Stage {
             dst: address(1),
             src_port: ROCE_PORT,
             traffic_class: 0,
+            ip: IpFields::DEFAULT,
         };
         let mut stage = Self {
             pair,

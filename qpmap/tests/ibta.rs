@@ -7,7 +7,7 @@ use trunkline_conn::time::MILLISECOND;
 use trunkline_conn::work::SendOp;
 use trunkline_qpmap::wqe::RecvWr;
 use trunkline_qpmap::{Event, QpQueues, QpType};
-use trunkline_wire::{Bth, Cnp, Opcode, Path, Qpn, ROCE_PORT, Syndrome, icrc};
+use trunkline_wire::{Bth, Cnp, IpFields, Opcode, Path, Qpn, ROCE_PORT, Syndrome, icrc};
 
 /// A congestion notification for a QP of the first node.
 fn cnp(qp: &QpQueues<RingMemory>, source: [u8; 4]) -> (Path, Vec<u8>) {
@@ -16,6 +16,7 @@ fn cnp(qp: &QpQueues<RingMemory>, source: [u8; 4]) -> (Path, Vec<u8>) {
         dst: IpAddr::from([10, 0, 0, 1]),
         src_port: ROCE_PORT,
         traffic_class: 0,
+        ip: IpFields::DEFAULT,
     };
     let bth = Bth {
         opcode: Opcode::CNP,

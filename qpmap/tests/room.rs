@@ -10,7 +10,7 @@ use trunkline_conn::egress::{Egress, Transmitted};
 use trunkline_conn::time::{MICROSECOND, MILLISECOND};
 use trunkline_conn::work::{Remote, SendOp, Status};
 use trunkline_qpmap::QpQueues;
-use trunkline_wire::{Bth, Opcode, Path, SrcExt};
+use trunkline_wire::{Bth, IpFields, Opcode, Path, SrcExt};
 
 /// Where management goes in these tests.
 const LOOP: Path = Path {
@@ -18,6 +18,7 @@ const LOOP: Path = Path {
     dst: IpAddr::V4(Ipv4Addr::LOCALHOST),
     src_port: 0,
     traffic_class: 0,
+    ip: IpFields::DEFAULT,
 };
 
 /// Rounds of both nodes, `step_ns` apart, for `span_ns`.

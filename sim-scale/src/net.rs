@@ -569,6 +569,7 @@ impl Net {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use trunkline_wire::IpFields;
 
     /// Laws are judged by what arrives whole: what the network calls corrupted must be what no
     /// node hears.
@@ -591,6 +592,7 @@ mod tests {
             dst: addresses[1],
             src_port: 1,
             traffic_class: 0,
+            ip: IpFields::DEFAULT,
         };
         let net = &mut network.net();
         let (mut wrong, sent) = (0, 2000);

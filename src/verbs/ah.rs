@@ -5,18 +5,13 @@ use crate::verbs::mr::Pd;
 use std::fmt;
 use trunkline_conn::mem::PdId;
 use trunkline_conn::work::{Datagram, SendOp};
-use trunkline_qpmap::{Allowed, VerbsError};
-use trunkline_wire::{Gid, Qpn};
-
-/// Highest service level: as many as there are priorities of Ethernet frames.
-const MAX_SERVICE_LEVEL: u32 = 7;
-/// Highest flow label: it has 20 bits.
-const MAX_FLOW_LABEL: u32 = (1 << 20) - 1;
+use trunkline_qpmap::check_address;
+use trunkline_wire::{Gid, IpFields, Qpn};
 
 /// Attributes of an address handle (`struct ibv_ah_attr`).
 ///
-/// Datagrams go to `remote` with `traffic_class`. The other attributes are checked, and
-/// [`Ah::attributes`] gives them back, but packets do not carry them.
+/// Datagrams go to `remote` with `traffic_class`, `flow_label` and `hop_limit`. A service level is
+/// checked, and [`Ah::attributes`] gives it back, but packets do not carry it.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct AhAttributes {
     /// The node that the handle leads to (`grh.dgid`).
@@ -24,22 +19,16 @@ pub struct AhAttributes {
     /// DSCP of the packets, in the upper six bits (`grh.traffic_class`). The two lowest bits, ECN,
     /// belong to the node, whatever they are here.
     pub traffic_class: u8,
-    /// Flow label, of 20 bits at most (`grh.flow_label`). It has no effect: packets of IPv4 have no
-    /// flow label, and the port chooses the one of IPv6.
+    /// Flow label of the packets, 0 to 0xf_ffff (`grh.flow_label`); 0 leaves it to the system, and
+    /// packets of IPv4 have none. Where the system refuses a label that it was not asked for
+    /// (`IPV6_FLOWLABEL_MGR`), it chooses that of all packets, and the node says so in its log.
     pub flow_label: u32,
-    /// Hop limit (`grh.hop_limit`); 0 stands for the port's default. It has no effect: packets
-    /// always have the port's default.
+    /// Hop limit of the packets (`grh.hop_limit`), the TTL of IPv4; 0 stands for the system's
+    /// default.
     pub hop_limit: u8,
     /// Service level, 0 to 7 (`sl`). It has no effect: RoCEv2 tells classes of packets apart by
     /// their traffic class.
     pub service_level: u8,
-}
-
-impl AhAttributes {
-    fn check(&self) -> Result<(), VerbsError> {
-        Allowed::Range(0, MAX_FLOW_LABEL).check("flow_label", self.flow_label)?;
-        Allowed::Range(0, MAX_SERVICE_LEVEL).check("sl", self.service_level)
-    }
 }
 
 /// An address handle (`ibv_create_ah(3)`). Requests take with them what it says, so it may be
@@ -61,7 +50,7 @@ impl Pd {
     /// An address of another family than the node's own, or not that of one host; a flow label or
     /// a service level out of range.
     pub fn create_ah(&self, attributes: &AhAttributes) -> Result<Ah, Error> {
-        attributes.check()?;
+        check_address(attributes.flow_label, attributes.service_level)?;
         let node = &self.0.node;
         let mut core = node.handle(0).core()?;
         let now = core.clock.now();
@@ -116,6 +105,7 @@ impl Ah {
         Datagram {
             remote: self.attributes.remote,
             traffic_class: self.attributes.traffic_class,
+            ip: IpFields::new(self.attributes.flow_label, self.attributes.hop_limit),
             pd: self.domain,
             node: self.node,
             qpn,

@@ -29,7 +29,7 @@ use trunkline_conn::time::{Instant, SECOND};
 use trunkline_dataplane::{Port, PortError, Region};
 use trunkline_qpmap::regions::RegionTable;
 use trunkline_qpmap::{Attributes, Config, Engine, Event as EngineEvent, QpModify, VerbsError};
-use trunkline_wire::{Gid, MAD_LEN, Path, Psn, Qpn, ROCE_PORT, Worker, Workers};
+use trunkline_wire::{Gid, IpFields, MAD_LEN, Path, Psn, Qpn, ROCE_PORT, Worker, Workers};
 
 /// Datagrams taken from the port per round.
 const BURST: usize = 256;
@@ -772,6 +772,7 @@ impl ManagementSender<'_> {
             dst: message.route.remote,
             src_port: port.source_ports().first().copied().unwrap_or(ROCE_PORT),
             traffic_class: 0,
+            ip: IpFields::DEFAULT,
         };
         let Some(slot) = port.reserve(&path, gsi::LEN) else {
             *self.unsent = Some(message);

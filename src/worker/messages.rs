@@ -284,6 +284,7 @@ impl Messages {
 mod tests {
     use super::*;
     use trunkline_conn::ingress::Identification;
+    use trunkline_wire::IpFields;
 
     fn some<const N: usize>() -> [Messages; N] {
         let workers = Workers::new(N as u8).unwrap();
@@ -306,6 +307,7 @@ mod tests {
                 dst: address,
                 src_port: 4791,
                 traffic_class: 0,
+                ip: IpFields::DEFAULT,
             },
             identification: Identification::Seen(0),
             ce: false,

@@ -6,7 +6,7 @@ use trunkline::{Instant, Node, Psn, Qpn};
 use trunkline_cm::{
     Binds, Config, ConnectRequest, Identity, NodeCm, Offer, Outgoing, Purpose, Retry, Route, gsi,
 };
-use trunkline_wire::{Bth, MAD_LEN, Opcode, Path, SrcExt, Workers, icrc};
+use trunkline_wire::{Bth, IpFields, MAD_LEN, Opcode, Path, SrcExt, Workers, icrc};
 
 /// A bare socket for management datagrams between an address and a node.
 pub struct Wire {
@@ -142,5 +142,6 @@ const fn path(src: IpAddr, dst: IpAddr) -> Path {
         dst,
         src_port: 4791,
         traffic_class: 0,
+        ip: IpFields::DEFAULT,
     }
 }

@@ -175,6 +175,8 @@ fn a_handle_gives_back_the_attributes_that_it_was_made_with() {
         };
         let class = attributes.traffic_class;
         assert_eq!((to.remote, to.traffic_class), (remote, class));
+        let ip = (to.ip.flow_label(), to.ip.hop_limit());
+        assert_eq!(ip, (attributes.flow_label, attributes.hop_limit));
         assert_eq!((to.qkey, to.imm), (QKEY, Some(7)));
     }
 }

@@ -4,7 +4,7 @@ use criterion::{Criterion, Throughput, criterion_main};
 use std::hint::black_box;
 use std::net::Ipv4Addr;
 use trunkline_wire::{
-    Bth, IcrcSeed, Opcode, Path, Psn, Qpn, Reth, Rkey, SrcExt, icrc, parse_datagram,
+    Bth, IcrcSeed, IpFields, Opcode, Path, Psn, Qpn, Reth, Rkey, SrcExt, icrc, parse_datagram,
 };
 
 const BTH: Bth = Bth {
@@ -49,6 +49,7 @@ fn seed() -> IcrcSeed {
         dst: Ipv4Addr::new(10, 0, 0, 2).into(),
         src_port: 49_152,
         traffic_class: 0,
+        ip: IpFields::DEFAULT,
     })
 }
 

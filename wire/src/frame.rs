@@ -8,7 +8,7 @@ use crate::bytes::append;
 use crate::eth::{Eth, EtherType, Vlan};
 use crate::ipv4::Ipv4;
 use crate::ipv6::Ipv6;
-use crate::path::{Path, ROCE_PORT};
+use crate::path::{IpFields, Path, ROCE_PORT};
 use crate::udp::Udp;
 use crate::{IcrcSeed, Packet, WireError};
 use core::net::IpAddr;
@@ -196,7 +196,8 @@ impl<'a> Frame<'a> {
         })
     }
 
-    /// A frame for a datagram on `path`, as RNICs send it: hop limit 64, DF, no UDP checksum.
+    /// A frame for a datagram on `path`, as RNICs send it: DF, no UDP checksum, and hop limit 64
+    /// where the path says none.
     /// Over IPv6 `identification` does not count.
     ///
     /// # Panics
@@ -221,6 +222,10 @@ impl<'a> Frame<'a> {
             length,
             checksum: 0,
         };
+        let hop_limit = match path.ip.hop_limit() {
+            0 => 64,
+            said => said,
+        };
         let (ethertype, ip) = match (path.src, path.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 let ip = Ipv4 {
@@ -230,7 +235,7 @@ impl<'a> Frame<'a> {
                     dont_fragment: true,
                     more_fragments: false,
                     fragment_offset: 0,
-                    ttl: 64,
+                    ttl: hop_limit,
                     protocol: Udp::PROTOCOL,
                     src,
                     dst,
@@ -240,10 +245,10 @@ impl<'a> Frame<'a> {
             (IpAddr::V6(src), IpAddr::V6(dst)) => {
                 let ip = Ipv6 {
                     traffic_class: path.traffic_class,
-                    flow_label: 0,
+                    flow_label: path.ip.flow_label(),
                     payload_length: length,
                     next_header: Udp::PROTOCOL,
-                    hop_limit: 64,
+                    hop_limit,
                     src,
                     dst,
                 };
@@ -335,6 +340,7 @@ impl<'a> Content<'a> {
             dst: ip.dst(),
             src_port: udp.src_port,
             traffic_class: ip.traffic_class(),
+            ip: IpFields::DEFAULT,
         };
         let (identification, flags) = match ip {
             Ip::V4(ip) => (ip.identification, ip.flags_and_offset()),
@@ -383,6 +389,7 @@ mod tests {
             dst,
             src_port: 49_152,
             traffic_class: 2,
+            ip: IpFields::DEFAULT,
         }
     }
 

@@ -266,6 +266,7 @@ pub fn solve_identification(path: &Path, datagram: &[u8]) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::path::IpFields;
     use core::net::{Ipv4Addr, Ipv6Addr};
     use proptest::prelude::*;
 
@@ -311,6 +312,7 @@ mod tests {
                 dst,
                 src_port,
                 traffic_class,
+                ip: IpFields::DEFAULT,
             }
         })
     }
@@ -379,6 +381,7 @@ mod tests {
             dst: localhost,
             src_port: 1,
             traffic_class: 0,
+            ip: IpFields::DEFAULT,
         };
         for length in 0..16 {
             let datagram = &[0; 16][..length];
@@ -395,6 +398,7 @@ mod tests {
             dst: localhost,
             src_port: 1,
             traffic_class: 0,
+            ip: IpFields::DEFAULT,
         };
         let mut datagram = std::vec![1; 65_507];
         seal(&path, 2, &mut datagram);

@@ -72,7 +72,7 @@ pub use ipv6::{Ipv6, Ipv6View};
 pub use mad::{MAD_LEN, MadHeader, MadView};
 pub use opcode::{Header, Headers, Opcode, Operation, Position, Transport};
 pub use packet::{Packet, parse_datagram};
-pub use path::{Path, ROCE_PORT};
+pub use path::{IpFields, Path, ROCE_PORT};
 pub use rdma_cm::{Addresses, RdmaCmHeader, RdmaCmView, ServiceId};
 pub use record::{PackedRecord, Record, RecordView, Records};
 pub use reth::{Reth, RethView};

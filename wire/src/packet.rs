@@ -260,7 +260,7 @@ impl<'a> Packet<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Psn, Qpn, Rkey};
+    use crate::{IpFields, Psn, Qpn, Rkey};
     use std::vec;
     use std::vec::Vec;
 
@@ -315,6 +315,7 @@ mod tests {
             dst: localhost,
             src_port: 1,
             traffic_class: 0,
+            ip: IpFields::DEFAULT,
         });
         let mut packet = src_write(true, b"abc");
         let mut bytes = emitted(&packet);

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use std::net::IpAddr;
 use trunkline_testkit::captures;
 use trunkline_wire::cm::CmMad;
-use trunkline_wire::{Answer, Bth, Header, IcrcSeed, Opcode, Path, law};
+use trunkline_wire::{Answer, Bth, Header, IcrcSeed, IpFields, Opcode, Path, law};
 
 /// A law, the bytes its header takes, and what makes arbitrary bytes valid.
 type Case = (fn(&[u8]) -> bool, usize, fn(&mut [u8]));
@@ -150,7 +150,9 @@ proptest! {
         identification: u16,
     ) {
         let [src, dst] = addresses.map(IpAddr::from);
-        let path = Path { src, dst, src_port, traffic_class: 0 };
+        let path = Path { src, dst, src_port, traffic_class: 0,
+ ip: IpFields::DEFAULT,
+};
         law::solve(&path, &bytes);
         let mut sealed = bytes;
         IcrcSeed::new(&path).seal(identification, &mut sealed);

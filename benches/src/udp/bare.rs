@@ -7,7 +7,7 @@ use anyhow::Result;
 use std::time::{Duration, Instant};
 use trunkline_conn::egress::Egress;
 use trunkline_dataplane::{Port, UdpConfig, UdpPort};
-use trunkline_wire::Path;
+use trunkline_wire::{IpFields, Path};
 
 const SIZE: usize = 8192;
 /// Datagrams per flush.
@@ -48,6 +48,7 @@ pub(super) fn send(parent: &Parent, duration: Duration) -> Result<()> {
         dst: WEST,
         src_port: port.local().port(),
         traffic_class: 0,
+        ip: IpFields::DEFAULT,
     };
     let started = Instant::now();
     while started.elapsed() < duration {

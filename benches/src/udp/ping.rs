@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use trunkline::{RecvWr, SendFlags, SendOp, SendWr, Status};
 use trunkline_conn::egress::Egress;
 use trunkline_dataplane::{Port, UdpConfig, UdpPort};
-use trunkline_wire::Path;
+use trunkline_wire::{IpFields, Path};
 
 const SIZE: usize = 64;
 /// Where ports without a node talk.
@@ -222,6 +222,7 @@ impl Bare {
             dst: remote,
             src_port: BARE_PORT,
             traffic_class: 0,
+            ip: IpFields::DEFAULT,
         };
         Ok(Self { port, path })
     }

@@ -186,13 +186,14 @@ fn nak(code: NakCode) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trunkline_wire::{Bth, Eth, Frame, Mac, Opcode, Path, Psn, icrc};
+    use trunkline_wire::{Bth, Eth, Frame, IpFields, Mac, Opcode, Path, Psn, icrc};
 
     const PATH: Path = Path {
         src: std::net::IpAddr::V4(std::net::Ipv4Addr::new(1, 2, 3, 4)),
         dst: std::net::IpAddr::V4(std::net::Ipv4Addr::new(5, 6, 7, 8)),
         src_port: 50_000,
         traffic_class: 3,
+        ip: IpFields::DEFAULT,
     };
 
     /// The IP packet around a datagram.

@@ -34,7 +34,7 @@ use std::vec::Vec;
 use trunkline_conn::time::{Instant, MILLISECOND};
 pub(crate) use trunkline_testkit::Rng;
 use trunkline_wire::cm::{Answered, CmMad, CommId, Message};
-use trunkline_wire::{Path, Qpn, ROCE_PORT, Workers};
+use trunkline_wire::{IpFields, Path, Qpn, ROCE_PORT, Workers};
 
 impl Random for Rng {
     fn next(&mut self) -> u64 {
@@ -56,6 +56,7 @@ pub(crate) fn path(from: IpAddr, to: IpAddr) -> Path {
         dst: to,
         src_port: ROCE_PORT,
         traffic_class: 0,
+        ip: IpFields::DEFAULT,
     }
 }
 

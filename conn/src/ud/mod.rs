@@ -335,6 +335,10 @@ fn grh(arrival: &Arrival, packet: &Packet<'_>) -> [u8; GRH_LEN] {
     let mut grh = [0; GRH_LEN];
     let path = &arrival.path;
     let udp = Udp::LEN + packet.length();
+    let hop_limit = match path.ip.hop_limit() {
+        0 => HOPS,
+        seen => seen,
+    };
     match (path.src, path.dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
             let ip = Ipv4 {
@@ -344,7 +348,7 @@ fn grh(arrival: &Arrival, packet: &Packet<'_>) -> [u8; GRH_LEN] {
                 dont_fragment: true,
                 more_fragments: false,
                 fragment_offset: 0,
-                ttl: HOPS,
+                ttl: hop_limit,
                 protocol: Udp::PROTOCOL,
                 src,
                 dst,
@@ -354,10 +358,10 @@ fn grh(arrival: &Arrival, packet: &Packet<'_>) -> [u8; GRH_LEN] {
         (IpAddr::V6(src), IpAddr::V6(dst)) => {
             let ip = Ipv6 {
                 traffic_class: path.traffic_class,
-                flow_label: 0,
+                flow_label: path.ip.flow_label(),
                 payload_length: udp as u16,
                 next_header: Udp::PROTOCOL,
-                hop_limit: HOPS,
+                hop_limit,
                 src,
                 dst,
             };

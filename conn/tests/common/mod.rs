@@ -15,7 +15,7 @@ use trunkline_conn::work::{
     Completion, Local, Receive, Request, SendFlags, SendOp, Status, WorkOpcode,
 };
 pub(crate) use trunkline_testkit::Rng;
-use trunkline_wire::{Crc, Lkey, Path, Rkey, icrc};
+use trunkline_wire::{Crc, IpFields, Lkey, Path, Rkey, icrc};
 
 /// A memory region; one key serves as lkey and rkey.
 #[derive(Debug)]
@@ -372,6 +372,7 @@ pub(crate) fn path(from: u8, to: u8) -> Path {
         dst: IpAddr::V4(Ipv4Addr::new(192, 0, 2, to)),
         src_port: 0xc000 + u16::from(from),
         traffic_class: 0,
+        ip: IpFields::DEFAULT,
     }
 }
 

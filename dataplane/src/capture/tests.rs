@@ -10,8 +10,7 @@ use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
 use std::net::{Ipv4Addr, Ipv6Addr};
-use trunkline_wire::icrc;
-use trunkline_wire::{Frame, Mac};
+use trunkline_wire::{Frame, IpFields, Mac, icrc};
 
 fn path(v6: bool) -> Path {
     let (src, dst): (IpAddr, IpAddr) = if v6 {
@@ -28,6 +27,7 @@ fn path(v6: bool) -> Path {
         dst,
         src_port: 49_152,
         traffic_class: 2,
+        ip: IpFields::DEFAULT,
     }
 }
 
@@ -114,6 +114,7 @@ fn over_udp_the_identification_that_fits_is_recorded() {
         dst: address(32),
         src_port: a.local().port(),
         traffic_class: 0,
+        ip: IpFields::DEFAULT,
     };
     let mut a = Capture::new(a, Vec::new()).unwrap();
     let mut b = Capture::new(b, Vec::new()).unwrap();

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{MemoryConfig, MemoryPort, UdpConfig, UdpPort};
 use std::net::{IpAddr, Ipv4Addr};
-use trunkline_wire::icrc;
+use trunkline_wire::{IpFields, icrc};
 
 fn path() -> Path {
     let address = |last| IpAddr::V4(Ipv4Addr::new(10, 0, 0, last));
@@ -12,6 +12,7 @@ fn path() -> Path {
         dst: address(2),
         src_port: 4791,
         traffic_class: 0,
+        ip: IpFields::DEFAULT,
     }
 }
 
@@ -355,6 +356,7 @@ fn over_udp_late_datagrams_keep_a_right_icrc_for_their_new_identification() {
         dst: address(22),
         src_port: port,
         traffic_class: 0,
+        ip: IpFields::DEFAULT,
     };
     for i in 0..60 {
         let slot = a.reserve(&path, 500).unwrap();

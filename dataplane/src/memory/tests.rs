@@ -2,6 +2,7 @@
 
 use super::*;
 use std::net::{IpAddr, Ipv4Addr};
+use trunkline_wire::IpFields;
 
 const SMALL: MemoryConfig = MemoryConfig {
     slot_bytes: 256,
@@ -15,6 +16,7 @@ fn path(src_port: u16) -> Path {
         dst: address(2),
         src_port,
         traffic_class: 0,
+        ip: IpFields::DEFAULT,
     }
 }
 

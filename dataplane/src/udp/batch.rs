@@ -20,6 +20,8 @@ pub(super) struct Addressing {
     pub(super) scope: u32,
     /// The sockets have no address of their own: say where each message comes from.
     pub(super) set_source: bool,
+    /// The kernel takes flow labels that nobody asked it for.
+    pub(super) labels: bool,
 }
 
 /// The structures that `sendmmsg` reads, filled anew for each call.
@@ -76,9 +78,16 @@ impl Name {
         }
     }
 
-    /// Writes an address; gives how many bytes it has.
-    fn set(&mut self, address: IpAddr, port: u16, scope: u32) -> u32 {
-        match address {
+    /// Writes where packets of a path go; gives how many bytes that has. A flow label goes with the
+    /// address (`IPV6_FLOWINFO_SEND`, ipv6(7)); 0 leaves it to the kernel.
+    fn set(&mut self, path: &Path, addressing: &Addressing) -> u32 {
+        let Addressing {
+            port,
+            scope,
+            labels,
+            ..
+        } = *addressing;
+        match path.dst {
             IpAddr::V4(address) => {
                 self.v4 = libc::sockaddr_in {
                     sin_family: libc::AF_INET as u16,
@@ -96,10 +105,11 @@ impl Name {
                 } else {
                     0
                 };
+                let label = if labels { path.ip.flow_label() } else { 0 };
                 self.v6 = libc::sockaddr_in6 {
                     sin6_family: libc::AF_INET6 as u16,
                     sin6_port: port.to_be(),
-                    sin6_flowinfo: 0,
+                    sin6_flowinfo: label.to_be(),
                     sin6_addr: libc::in6_addr {
                         s6_addr: address.octets(),
                     },
@@ -156,6 +166,11 @@ impl Batch {
         }
     }
 
+    /// Sends no more flow labels; gives whether it did before.
+    pub(super) const fn stop_labels(&mut self) -> bool {
+        std::mem::replace(&mut self.addressing.labels, false)
+    }
+
     /// Sends `units`, at least one and at most [`MOST`](Self::MOST), which lie in `arena`; gives
     /// how many the kernel took, at least one.
     ///
@@ -186,13 +201,12 @@ impl Batch {
     }
 
     fn fill(&mut self, i: usize, unit: &Unit, bytes: &[u8]) {
-        let Addressing { port, scope, .. } = self.addressing;
         let piece = &mut self.pieces[i];
         // The kernel only reads what a send points to.
         piece.iov_base = bytes.as_ptr().cast_mut().cast();
         piece.iov_len = bytes.len();
         let name = &mut self.names[i];
-        let name_length = name.set(unit.path.dst, port, scope);
+        let name_length = name.set(&unit.path, &self.addressing);
         let control = &mut self.controls[i];
         let control_length = self.addressing.control(control, unit);
         let header = &mut self.headers[i].msg_hdr;
@@ -235,13 +249,20 @@ impl Addressing {
             used = control.push(used, libc::SOL_UDP, libc::UDP_SEGMENT, &segment);
         }
         let Path {
-            src, traffic_class, ..
+            src,
+            traffic_class,
+            ip,
+            ..
         } = unit.path;
         let class = i32::from(traffic_class).to_ne_bytes();
+        let hops = i32::from(ip.hop_limit()).to_ne_bytes();
         match src {
             IpAddr::V4(src) => {
                 if traffic_class != USUAL_CLASS {
                     used = control.push(used, libc::IPPROTO_IP, libc::IP_TOS, &class);
+                }
+                if ip.hop_limit() != 0 {
+                    used = control.push(used, libc::IPPROTO_IP, libc::IP_TTL, &hops);
                 }
                 if self.set_source {
                     // ipi_ifindex (any), ipi_spec_dst, ipi_addr (unused).
@@ -253,6 +274,9 @@ impl Addressing {
             IpAddr::V6(src) => {
                 if traffic_class != USUAL_CLASS {
                     used = control.push(used, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &class);
+                }
+                if ip.hop_limit() != 0 {
+                    used = control.push(used, libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, &hops);
                 }
                 if self.set_source {
                     // ipi6_addr, ipi6_ifindex (any).

@@ -37,7 +37,7 @@ impl Control {
     }
 
     /// The control messages in the first `used` bytes: level, type, data.
-    fn iter(&self, used: usize) -> impl Iterator<Item = (i32, i32, &[u8])> {
+    pub(super) fn iter(&self, used: usize) -> impl Iterator<Item = (i32, i32, &[u8])> {
         let mut rest = &self.0[..used.min(Self::BYTES)];
         std::iter::from_fn(move || {
             let (length, after) = rest.split_first_chunk::<WORD>()?;

@@ -243,6 +243,7 @@ mod tests {
     use crate::prng::Prng;
     use std::collections::VecDeque;
     use std::net::Ipv4Addr;
+    use trunkline_wire::IpFields;
     use trunkline_wire::icrc;
 
     const ARENA: usize = 128 << 10;
@@ -257,6 +258,7 @@ mod tests {
             dst,
             src_port: 1,
             traffic_class: 0,
+            ip: IpFields::DEFAULT,
         }
     }
 

@@ -7,7 +7,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
-use trunkline_wire::Path;
+use trunkline_wire::{IpFields, Path};
 
 /// Most messages of one call.
 const MOST: usize = 32;
@@ -306,6 +306,7 @@ impl Receiver {
                 dst,
                 src_port,
                 traffic_class,
+                ip: IpFields::DEFAULT,
             },
             identification: Identification::Predicted(0),
             ce: traffic_class & ECN == ECN,

@@ -195,6 +195,10 @@ fn bound(config: &UdpConfig, port: u16, joins: bool) -> Result<Socket, UdpOpenEr
     set(&socket, discover, libc::IP_PMTUDISC_PROBE)
         .map_err(system("setsockopt(IP_MTU_DISCOVER)"))?;
     set(&socket, class, USUAL_CLASS.into()).map_err(system("setsockopt(IP_TOS)"))?;
+    if config.address.is_ipv6() {
+        let labels = (libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO_SEND);
+        set(&socket, labels, 1).map_err(system("setsockopt(IPV6_FLOWINFO_SEND)"))?;
+    }
     grow(
         &socket,
         libc::SO_SNDBUFFORCE,
@@ -234,7 +238,7 @@ fn local_address(socket: &Socket) -> io::Result<SocketAddr> {
 }
 
 /// Sets an option whose value is an `int`.
-fn set(socket: &Socket, (level, option): (i32, i32), value: i32) -> io::Result<()> {
+pub(super) fn set(socket: &Socket, (level, option): (i32, i32), value: i32) -> io::Result<()> {
     let length = size_of::<i32>() as libc::socklen_t;
     let value = (&raw const value).cast();
     // SAFETY: `value` leads to an `int` and `length` is its size.

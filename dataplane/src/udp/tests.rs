@@ -5,10 +5,11 @@ use crate::port::Identification;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
-use trunkline_wire::{Workers, icrc};
+use trunkline_wire::{IpFields, Workers, icrc};
 
 mod errors;
 mod group;
+mod ip_fields;
 
 const A: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 const B: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 3));
@@ -69,6 +70,7 @@ fn path(from: &UdpPort, to: &UdpPort) -> Path {
         dst,
         src_port: from.local().port(),
         traffic_class: 0,
+        ip: IpFields::DEFAULT,
     }
 }
 
@@ -502,6 +504,7 @@ fn a_port_on_all_addresses_answers_from_the_one_it_was_asked_on() {
         dst: B,
         src_port: port.local().port(),
         traffic_class: 0x20,
+        ip: IpFields::DEFAULT,
     };
     commit(&mut port, &out, 1, 64).unwrap();
     port.flush().unwrap();
@@ -647,6 +650,7 @@ fn datagrams_over_ipv6_need_no_udp_checksum() {
         dst: port.local().ip(),
         src_port: source.port(),
         traffic_class: 0,
+        ip: IpFields::DEFAULT,
     };
     let mut datagram = [7; 64];
     icrc::seal(&path, 0, &mut datagram);

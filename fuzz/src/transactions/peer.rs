@@ -5,8 +5,8 @@ use crate::input::Input;
 use std::net::{IpAddr, Ipv4Addr};
 use trunkline_qpmap::FIRST_MSN;
 use trunkline_wire::{
-    AckPayload, Answer, AtomicEth, Bth, Control, Gid, Header, IcrcSeed, Ieth, ImmDt, Opcode, Path,
-    Psn, Qpn, ROCE_PORT, Record, Records, Reth, Rkey, SrcExt, icrc, parse_datagram,
+    AckPayload, Answer, AtomicEth, Bth, Control, Gid, Header, IcrcSeed, Ieth, ImmDt, IpFields,
+    Opcode, Path, Psn, Qpn, ROCE_PORT, Record, Records, Reth, Rkey, SrcExt, icrc, parse_datagram,
 };
 
 /// Address of the node under fuzz, and of its peer.
@@ -471,6 +471,7 @@ impl Peer {
             dst: NODE,
             src_port: ROCE_PORT,
             traffic_class: 0,
+            ip: IpFields::DEFAULT,
         }
     }
 

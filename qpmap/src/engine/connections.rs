@@ -11,7 +11,7 @@ use trunkline_conn::control::CongestionControl;
 use trunkline_conn::delivery::{self, Delivery};
 use trunkline_conn::time::{Instant, SECOND};
 use trunkline_conn::work::{Status, VendorError};
-use trunkline_wire::{Close, Gid, Path, Qpn};
+use trunkline_wire::{Close, Gid, IpFields, Path, Qpn};
 
 /// QPs and connections that are looked at in a call, whether they have something left to do.
 const LOOKS: u32 = 4096;
@@ -337,6 +337,7 @@ impl<P: Platform> Engine<P> {
             dst: self.links.address_of(conn).address(),
             src_port: self.config.source_ports[0],
             traffic_class: record.traffic_class,
+            ip: IpFields::DEFAULT,
         };
         Route {
             path,

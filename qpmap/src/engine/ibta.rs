@@ -24,7 +24,7 @@ use trunkline_conn::time::Instant;
 use trunkline_conn::work::{Completion, Datagram, Receive, Request, SendOp, Status};
 use trunkline_conn::{rc, uc, ud};
 use trunkline_wire::{
-    Gid, IcrcSeed, Opcode, Packet, Path, Qpn, icrc, may_be_one_host, parse_datagram,
+    Gid, IcrcSeed, IpFields, Opcode, Packet, Path, Qpn, icrc, may_be_one_host, parse_datagram,
 };
 
 /// An IBTA connection and the QP it works for.
@@ -139,7 +139,7 @@ impl<P: Platform> Engine<P> {
         let attributes = &cold.attributes;
         let (qpn, pd) = (self.qp_number(qp), self.qps[qp].pd);
         let mtu = path_mtu(attributes);
-        let path = self.ibta_path(attributes.remote, qpn, attributes.traffic_class);
+        let path = self.own_path(qp);
         let send_capacity = self.qps[qp].queues.send.size().max_wr() as usize;
         match cold.kind {
             QpType::Uc => Protocol::Uc(Box::new(uc::UnreliableConnection::new(uc::Config {
@@ -220,7 +220,7 @@ impl<P: Platform> Engine<P> {
         let cold = self.cold(qp);
         let attributes = &cold.attributes;
         let qpn = self.qp_number(qp);
-        let path = self.ibta_path(attributes.remote, qpn, attributes.traffic_class);
+        let path = self.own_path(qp);
         rc::Config {
             path_mtu: path_mtu(attributes),
             sq_psn: attributes.sq_psn,
@@ -239,14 +239,24 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// The path of a QP's own packets: one source port, so that they stay in order.
-    fn ibta_path(&self, remote: Gid, qpn: Qpn, traffic_class: u8) -> Path {
+    /// The path of a QP's packets to its peer.
+    fn own_path(&self, qp: u32) -> Path {
+        let attributes = &self.cold(qp).attributes;
+        let ip = IpFields::new(attributes.flow_label, attributes.hop_limit);
+        let (remote, class) = (attributes.remote, attributes.traffic_class);
+        self.ibta_path(remote, self.qp_number(qp), class, ip)
+    }
+
+    /// The path of packets of a QP that has no shared connection: one source port, so that they
+    /// stay in order.
+    fn ibta_path(&self, remote: Gid, qpn: Qpn, traffic_class: u8, ip: IpFields) -> Path {
         let ports = &self.config.source_ports;
         Path {
             src: self.config.address,
             dst: remote.address(),
             src_port: ports[qpn.get() as usize % ports.len()],
             traffic_class: traffic_class & !0b11 | super::links::ECT0,
+            ip,
         }
     }
 
@@ -337,7 +347,7 @@ impl<P: Platform> Engine<P> {
             return None;
         }
         Some(ud::Address {
-            path: self.ibta_path(to.remote, self.qp_number(qp), to.traffic_class),
+            path: self.ibta_path(to.remote, self.qp_number(qp), to.traffic_class, to.ip),
             qpn: to.qpn,
             qkey: to.qkey,
         })

@@ -114,7 +114,7 @@ pub use qp::{Attributes, FIRST_MSN, LAST_WQE, Place, QpInit, QpQueues};
 pub use srq::{SrqAttributes, SrqId};
 pub use state_bytes::{LiveObjects, StateBytes};
 pub use trace::{Cause, Trace};
-pub use verbs::QpModify;
+pub use verbs::{QpModify, check_address};
 
 use crate::cq::Notifications;
 use crate::doorbell::{Apart, Bells, Doorbells};
@@ -152,7 +152,7 @@ use trunkline_conn::mem::RegionMemory;
 use trunkline_conn::secret::{Purpose, Secret};
 use trunkline_conn::time::Instant;
 use trunkline_conn::wheel::{Step, Wheel};
-use trunkline_wire::{Gid, Path, Qpn, ROCE_PORT, Worker};
+use trunkline_wire::{Gid, IpFields, Path, Qpn, ROCE_PORT, Worker};
 use tx::Tx;
 
 /// Timers that run, or are sorted, in a round: there may be one of each QP due at once.
@@ -401,6 +401,7 @@ impl<P: Platform> Engine<P> {
             dst: config.address,
             src_port: ROCE_PORT,
             traffic_class: 0,
+            ip: IpFields::DEFAULT,
         };
         Self {
             regions: regions.view(),

@@ -454,6 +454,15 @@ pub struct Attributes {
     /// Traffic class of its packets, where it has a connection of its own. The node sets the two
     /// lowest bits, ECN, whatever they are here.
     pub traffic_class: u8,
+    /// Flow label of its packets (`grh.flow_label`), 0 to 0xf_ffff, where it has a connection of
+    /// its own over IPv6; 0 leaves it to the system, and so do shared connections.
+    pub flow_label: u32,
+    /// Hop limit of its packets (`grh.hop_limit`), the TTL of IPv4, where it has a connection of
+    /// its own; 0 leaves it to the system, and so do shared connections.
+    pub hop_limit: u8,
+    /// Service level, 0 to 7 (`sl`). It has no effect: RoCEv2 tells classes of packets apart by
+    /// their traffic class.
+    pub service_level: u8,
     /// Q_Key (UD).
     pub qkey: u32,
 }
@@ -464,6 +473,9 @@ impl Attributes {
 
     /// The most that `max_rd_atomic` and `max_dest_rd_atomic` may be.
     pub const MAX_RD_ATOMIC: u8 = u8::MAX;
+
+    /// The highest service level: there are as many as priorities of Ethernet frames.
+    pub const MAX_SERVICE_LEVEL: u8 = 7;
 }
 
 impl Default for Attributes {
@@ -482,6 +494,9 @@ impl Default for Attributes {
             max_rd_atomic: 16,
             max_dest_rd_atomic: 16,
             traffic_class: 0,
+            flow_label: 0,
+            hop_limit: 0,
+            service_level: 0,
             qkey: 0,
         }
     }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::Access;
-use trunkline_wire::Qpn;
+use trunkline_wire::{IpFields, Qpn};
 
 /// A change of state (`ibv_modify_qp(3)`).
 #[derive(Clone, Copy, Debug)]
@@ -371,8 +371,19 @@ impl<P: Platform> Engine<P> {
     }
 }
 
+/// Checks the parts of an address (`struct ibv_ah_attr`) that may be out of range: a flow label has
+/// 20 bits, and service levels are 0 to 7.
+///
+/// # Errors
+/// One of them is out of its range.
+pub fn check_address(flow_label: u32, service_level: u8) -> Result<(), VerbsError> {
+    Allowed::Range(0, IpFields::MAX_FLOW_LABEL).check("flow_label", flow_label)?;
+    Allowed::Range(0, Attributes::MAX_SERVICE_LEVEL.into()).check("sl", service_level)
+}
+
 pub(super) fn check_attributes(attributes: &Attributes) -> Result<(), VerbsError> {
     Allowed::OneOf(&Attributes::PATH_MTUS).check("path_mtu", attributes.path_mtu)?;
+    check_address(attributes.flow_label, attributes.service_level)?;
     Allowed::Range(0, 31).check("timeout", attributes.timeout)?;
     Allowed::Range(0, 7).check("retry_cnt", attributes.retry_count)?;
     Allowed::Range(0, 7).check("rnr_retry", attributes.rnr_retry)?;

@@ -12,7 +12,7 @@ use trunkline_conn::mem::{AtomicOp, PdId, Sge};
 use trunkline_conn::work::{
     Datagram, Local, MAX_INLINE, MAX_MESSAGE, MAX_SGE, Remote, SendFlags, SendOp,
 };
-use trunkline_wire::{Gid, Lkey, Qpn, Rkey};
+use trunkline_wire::{Gid, IpFields, Lkey, Qpn, Rkey};
 
 type Heap = Arc<[std::sync::atomic::AtomicU64]>;
 
@@ -116,6 +116,7 @@ fn op() -> impl Strategy<Value = SendOp> {
             _ => SendOp::SendTo(Datagram {
                 remote: Gid((u128::from(first) << 64 | u128::from(second)).to_be_bytes()),
                 traffic_class: second as u8,
+                ip: IpFields::new(extra, (second >> 8) as u8),
                 pd: PdId(remote.rkey.0),
                 node: 0,
                 qpn: Qpn::from_wire(extra),

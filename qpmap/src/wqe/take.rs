@@ -13,7 +13,7 @@ use trunkline_conn::mem::{AtomicOp, PdId, Sge};
 use trunkline_conn::work::{
     Datagram, Local, MAX_MESSAGE, Receive, Remote, Request, SendFlags, SendOp,
 };
-use trunkline_wire::{Gid, Lkey, Qpn, Rkey};
+use trunkline_wire::{Gid, IpFields, Lkey, Qpn, Rkey};
 
 /// Capacities of the lists in [`Request`] before they spill to the heap.
 const NEAR_SGES: usize = 3;
@@ -164,6 +164,7 @@ fn far_send<W: RingMemory>(
             SendOp::SendTo(Datagram {
                 remote: Gid(gid.to_be_bytes()),
                 traffic_class: rkey as u8,
+                ip: IpFields::new(rkey >> 8, (qpn >> 24) as u8),
                 pd: PdId(route),
                 node: 0,
                 qpn: Qpn::from_wire(qpn),

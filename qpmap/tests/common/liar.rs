@@ -4,8 +4,8 @@ use super::{FIRST, Node, Pair, params};
 use std::net::{IpAddr, Ipv6Addr};
 use trunkline_qpmap::{ConnId, PeerIdentity};
 use trunkline_wire::{
-    Answer, Bth, Control, ControlKind, Gid, Opcode, Path, Psn, Qpn, ROCE_PORT, SrcExt, Workers,
-    icrc,
+    Answer, Bth, Control, ControlKind, Gid, IpFields, Opcode, Path, Psn, Qpn, ROCE_PORT, SrcExt,
+    Workers, icrc,
 };
 
 /// Number of its own end of the connection.
@@ -57,6 +57,7 @@ impl Liar {
             },
             src_port: ROCE_PORT,
             traffic_class: 0,
+            ip: IpFields::DEFAULT,
         };
         Self {
             path,

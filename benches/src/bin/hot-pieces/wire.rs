@@ -2,7 +2,9 @@
 
 use std::hint::black_box;
 use std::net::Ipv4Addr;
-use trunkline_wire::{AckPayload, Bth, IcrcSeed, Opcode, Path, Psn, Qpn, Reth, Rkey, SrcExt};
+use trunkline_wire::{
+    AckPayload, Bth, IcrcSeed, IpFields, Opcode, Path, Psn, Qpn, Reth, Rkey, SrcExt,
+};
 
 /// Bytes of BTH, extension and RETH.
 const SRC_WRITE: usize = Bth::LEN + SrcExt::LEN + Reth::LEN;
@@ -127,6 +129,7 @@ pub(crate) fn icrc_start(repetitions: u32) {
         dst: Ipv4Addr::new(10, 0, 0, 2).into(),
         src_port: 0xc000,
         traffic_class: 0,
+        ip: IpFields::DEFAULT,
     });
     for number in 0..repetitions {
         black_box(black_box(seed).start(black_box(4096), number as u16));

@@ -8,7 +8,9 @@ use trunkline_conn::ingress::{Arrival, Identification};
 use trunkline_conn::secret::Secret;
 use trunkline_conn::time::{Instant, SECOND};
 use trunkline_qpmap::{Config, ConnId, ConnectionParams, Engine, PeerIdentity};
-use trunkline_wire::{Bth, Gid, Opcode, Path, Psn, Qpn, ROCE_PORT, SrcExt, Workers, icrc};
+use trunkline_wire::{
+    Bth, Gid, IpFields, Opcode, Path, Psn, Qpn, ROCE_PORT, SrcExt, Workers, icrc,
+};
 
 /// Number of the first packet of each connection, in either direction.
 const FIRST: u64 = 1 << 20;
@@ -121,6 +123,7 @@ impl Crowd {
             dst: self.own,
             src_port: ROCE_PORT,
             traffic_class: 0,
+            ip: IpFields::DEFAULT,
         };
         let (dest_qp, token) = self.ends[peer as usize];
         let bth = Bth {

@@ -10,7 +10,7 @@ use trunkline_conn::time::Instant;
 use trunkline_conn::work::{Completion, Remote, SendFlags, SendOp, Status};
 use trunkline_qpmap::wqe::{RecvWr, SendWr};
 use trunkline_qpmap::{Attributes, ConnId, QpInit, QpModify, QpQueues, QpType};
-use trunkline_wire::{Bth, Path, Psn, ROCE_PORT, SrcExt, icrc};
+use trunkline_wire::{Bth, IpFields, Path, Psn, ROCE_PORT, SrcExt, icrc};
 
 /// Bytes of a message.
 const LENGTH: u32 = 64;
@@ -197,6 +197,7 @@ pub(crate) fn staging(entries: u32) {
         dst: [10, 0, 0, 2].into(),
         src_port: ROCE_PORT,
         traffic_class: 0,
+        ip: IpFields::DEFAULT,
     };
     let (bth, rest) = Bth::read(&out.datagram).expect("a packet of an engine");
     let (ext, rest) = SrcExt::read(rest).expect("a packet of an engine");

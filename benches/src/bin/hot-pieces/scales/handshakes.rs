@@ -8,7 +8,7 @@ use trunkline_cm::{
 };
 use trunkline_conn::secret::{Purpose as Secrets, Secret, Stream};
 use trunkline_conn::time::{Instant, MILLISECOND, SECOND};
-use trunkline_wire::{Path, Qpn, ROCE_PORT, Workers};
+use trunkline_wire::{IpFields, Path, Qpn, ROCE_PORT, Workers};
 
 /// As many as there may be.
 const MOST: u32 = 1 << 20;
@@ -55,6 +55,7 @@ fn exchange(
                     dst: out.route.remote,
                     src_port: ROCE_PORT,
                     traffic_class: 0,
+                    ip: IpFields::DEFAULT,
                 };
                 managers[1 - at].handle_mad(now, &path, &out.mad);
                 quiet = false;
