@@ -60,7 +60,6 @@ use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, PoisonError};
 use trunkline_conn::work::Completion;
-use trunkline_wire::Qpn;
 
 /// Most completions of one queue.
 pub const MAX_CQE: u32 = 1 << 22;
@@ -198,16 +197,6 @@ impl<W: RingMemory> CompletionQueue<W> {
         Ok(())
     }
 
-    /// What was published so far for a QP, which is destroyed or reset, is not polled any more. For
-    /// the program's half of a queue whose worker is in another process.
-    pub fn forget(&self, qpn: Qpn) {
-        let mut reader = self.reader();
-        let (tail, head) = (self.position(TAIL), self.position(HEAD));
-        if tail != head {
-            reader.gone.note(qpn, tail);
-        }
-    }
-
     /// Returns how many completions the queue holds (`cqe` of `ibv_create_cq(3)`): the depth asked
     /// for, rounded up to a power of two.
     pub fn capacity(&self) -> u32 {
@@ -313,6 +302,13 @@ impl<W: RingMemory> CompletionQueue<W> {
     /// Returns whether the worker has put it in error.
     #[inline]
     pub fn is_in_error(&self) -> bool {
+        let published = |header: &W| header.as_slice()[TAIL].load(Ordering::Relaxed) & IN_ERROR;
+        self.has_failed() || self.header.get().map_or(0, published) != 0
+    }
+
+    /// The same as the worker's half knows it, whatever stands in memory that others write.
+    #[inline]
+    fn has_failed(&self) -> bool {
         self.in_error.load(Ordering::Relaxed)
     }
 

@@ -188,11 +188,20 @@ impl<L: Words> Bells<L> {
     /// one. For one thread at a time, and one sweep.
     #[inline]
     pub fn next(&self, sweep: &mut Sweep) -> Option<u32> {
+        let mut looks = u32::MAX;
+        self.next_within(sweep, &mut looks)
+    }
+
+    /// The same for bells that others than their worker may keep ringing: looks at no more words
+    /// than `looks`, which it lowers. With none left the sweep rests.
+    #[inline]
+    pub fn next_within(&self, sweep: &mut Sweep, looks: &mut u32) -> Option<u32> {
         let Sweep([top, upper, middle, leaf]) = sweep;
         loop {
             if let Some(index) = leaf.next() {
                 return Some(index);
             }
+            *looks = looks.checked_sub(1)?;
             if let Some(index) = middle.next() {
                 *leaf = Word::of(index, self.words.get(3, index));
             } else if let Some(index) = upper.next() {

@@ -110,10 +110,13 @@ impl<W: RingMemory> SendQueue<W> {
         consumer.is_some_and(|consumer| consumer.has_entry(*cursor))
     }
 
-    /// Worker: the slot behind what was posted and not fetched; `None`: all was fetched.
+    /// Worker: the slot behind what was posted and not fetched; `None`: all was fetched, or the
+    /// program says that there is more than there can be.
     pub(crate) fn posted_behind(&self, cursor: &SendCursor) -> Option<u32> {
-        let tail = self.queue.ring()?.tail().slots;
-        (tail != cursor.slot()).then_some(tail)
+        let ring = self.queue.ring()?;
+        let tail = ring.tail().slots;
+        let ahead = tail.wrapping_sub(cursor.slot());
+        (1..=ring.capacity()).contains(&ahead).then_some(tail)
     }
 
     /// Worker: whether nothing that was posted is outstanding.

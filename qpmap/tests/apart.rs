@@ -13,7 +13,7 @@ use trunkline_qpmap::doorbell::{Apart, Bells, Rung};
 use trunkline_qpmap::queue::Producer;
 use trunkline_qpmap::ring::RingMemory as Memory;
 use trunkline_qpmap::wqe::{RecvWr, SendWr};
-use trunkline_qpmap::{QpQueues, QpState, QpType};
+use trunkline_qpmap::{QpModify, QpQueues, QpState, QpType};
 
 /// Bells of the program, and the one of its QP.
 const BELLS: u32 = 200;
@@ -205,4 +205,75 @@ fn who_is_gone_rings_for_nobody() {
     pair.run(10 * MILLISECOND);
     assert_eq!(program.completions(), []);
     others_work(&mut pair, &others);
+}
+
+/// Claims that all of a send queue's ring is full: of zeros, which are requests.
+fn claim_all(memory: &RingMemory) {
+    let words = memory.as_slice();
+    let slots = ((words.len() - 16) / 8) as u64;
+    let head = words[8].load(Ordering::Relaxed) & u64::from(u32::MAX);
+    words[0].store(
+        head.wrapping_add(slots) & u64::from(u32::MAX),
+        Ordering::Release,
+    );
+}
+
+#[test]
+fn a_queue_is_flushed_of_no_more_than_it_was_made_for_at_once() {
+    let mut pair = Pair::new(1);
+    // The ring has 64 slots.
+    pair.depth = 33;
+    let program = Program::new(&mut pair);
+    claim_all(&program.memory[0]);
+    let engine = &mut pair.nodes[0].engine;
+    let before = engine.counters().completed;
+    let moved = engine.modify_qp(program.qp.qpn, &QpModify::Error);
+    moved.expect("any state may be left this way");
+    assert_eq!(engine.counters().completed - before, 33);
+}
+
+#[test]
+fn who_fills_a_queue_in_error_again_and_again_costs_a_round_no_more_than_others() {
+    let mut pair = Pair::new(1);
+    pair.depth = 1 << 14;
+    let program = Program::new(&mut pair);
+    let engine = &mut pair.nodes[0].engine;
+    let moved = engine.modify_qp(program.qp.qpn, &QpModify::Error);
+    moved.expect("any state may be left this way");
+    for _ in 0..10 {
+        claim_all(&program.memory[0]);
+        let rung = program.bells.ring_and_look(BELL);
+        program.wake(&mut pair, rung);
+        let engine = &mut pair.nodes[0].engine;
+        let before = engine.counters().completed;
+        engine.handle_doorbells();
+        let flushed = engine.counters().completed - before;
+        assert!((1..=2048).contains(&flushed), "{flushed}");
+    }
+}
+
+#[test]
+fn a_program_behind_many_that_ring_all_the_time_has_its_turn() {
+    let (mut pair, program, _) = scene();
+    let engine = &mut pair.nodes[0].engine;
+    let loud: Vec<_> = (0..16)
+        .map(|_| {
+            let memory = zeroed(Bells::<Apart<RingMemory>>::words_for(1000));
+            let side = || Bells::over(memory.clone(), 1000).expect("a length that fits");
+            engine.add_program(side());
+            side()
+        })
+        .collect();
+    pair.receive(&program.peer, 1, &[pair.sge(1, 0, 64)]);
+    let rung = program.post(2, &[pair.sge(0, 0, 64)]);
+    program.wake(&mut pair, rung);
+    for _ in 0..20 {
+        for bells in &loud {
+            for bell in 0..1000 {
+                let _ = bells.ring_and_look(bell);
+            }
+        }
+        pair.run(10_000);
+    }
+    assert_eq!(program.completions(), [(2, Status::Success)]);
 }

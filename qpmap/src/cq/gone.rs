@@ -5,6 +5,7 @@
 //! which its completions lie, and polling passes over them. When the ring is full, or more QPs are
 //! noted than completions wait, those that wait are gone through once for all.
 
+use super::entries::Slots;
 use super::entry::{decode, qpn};
 use super::{CompletionQueue, CqOverflow, HEAD, Reader, TAIL, Writer};
 use crate::hash::IndexMap;
@@ -36,7 +37,7 @@ impl Gone {
         self.ends.len()
     }
 
-    pub(super) fn note(&mut self, qpn: Qpn, end: u32) {
+    fn note(&mut self, qpn: Qpn, end: u32) {
         if self.ends.is_empty() {
             self.check = end;
         }
@@ -91,6 +92,41 @@ impl<W: RingMemory> CompletionQueue<W> {
     }
 }
 
+/// Moves those of the completions from `head` to `end` whose QP is not gone together, up to the
+/// end. Gives where they begin.
+fn compact(slots: Slots<'_>, (head, end): (u32, u32), is_gone: impl Fn(Qpn, u32) -> bool) -> u32 {
+    let (mut from, mut to) = (end, end);
+    while from != head {
+        from = from.wrapping_sub(1);
+        let words = slots.load(from);
+        if !is_gone(qpn(words), from) {
+            to = to.wrapping_sub(1);
+            slots.store(to, words);
+        }
+    }
+    to
+}
+
+impl<W: RingMemory> CompletionQueue<W> {
+    /// What was published so far for a QP, which is destroyed or reset, is not polled any more, and
+    /// takes no room. For the program's half of a queue whose worker is in another process: it
+    /// alone moves the head.
+    pub fn forget(&self, gone: Qpn) {
+        let mut reader = self.reader();
+        let (head, tail) = (self.position(HEAD), self.position(TAIL));
+        if tail.wrapping_sub(head) > reader.entries.capacity() {
+            return;
+        }
+        let Some(slots) = reader.entries.allocated() else {
+            return;
+        };
+        let begin = compact(slots, (head, tail), |qpn, _| qpn == gone);
+        reader.seen = tail;
+        // Release pairs with the Acquire in `position`: the entries below it have been read.
+        self.header()[HEAD].store(begin.into(), Ordering::Release);
+    }
+}
+
 impl<W: RingMemory> Writer<W> {
     /// What was pushed so far for the QP is not polled any more. A program in another process sees
     /// to that [by itself](CompletionQueue::forget).
@@ -127,15 +163,8 @@ impl<W: RingMemory> Writer<W> {
             return;
         }
         let slots = self.entries.slots();
-        let (mut from, mut to) = (self.written, self.written);
-        while from != head {
-            from = from.wrapping_sub(1);
-            let words = slots.load(from);
-            if !reader.gone.has(qpn(words), from) {
-                to = to.wrapping_sub(1);
-                slots.store(to, words);
-            }
-        }
+        let is_gone = |qpn, position| reader.gone.has(qpn, position);
+        let to = compact(slots, (head, self.written), is_gone);
         // What was not published has moved, too.
         self.publish();
         reader.seen = self.written;

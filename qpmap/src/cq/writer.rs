@@ -88,7 +88,7 @@ impl<W: RingMemory> Writer<W> {
     /// Makes all that was pushed visible to the program.
     #[inline]
     pub fn publish(&self) {
-        let error = match self.queue.is_in_error() {
+        let error = match self.queue.has_failed() {
             true => IN_ERROR,
             false => 0,
         };
@@ -136,7 +136,7 @@ impl<W: RingMemory> Writer<W> {
     /// [`VerbsError::TooManyCompletions`] where more have not been polled;
     /// [`VerbsError::CqInError`] where the queue is in error, whose index is `cq`.
     pub fn check_resize(&self, cq: u32, capacity: u32) -> Result<(), VerbsError> {
-        if self.queue.is_in_error() {
+        if self.queue.has_failed() {
             return Err(VerbsError::CqInError { cq });
         }
         let mut reader = self.queue.reader();
@@ -187,7 +187,7 @@ impl<W: RingMemory> Writer<W> {
     /// Looks how much the program has polled, and takes back what nobody will.
     #[cold]
     fn make_room(&mut self) -> Result<(), CqOverflow> {
-        if !self.queue.is_in_error() {
+        if !self.queue.has_failed() {
             self.polled = self.queue.position(HEAD);
             // More than the capacity: the program scribbled on its head. That only costs itself.
             let capacity = self.entries.capacity();

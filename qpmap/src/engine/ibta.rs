@@ -212,7 +212,7 @@ impl<P: Platform> Engine<P> {
     fn enter_send_error(&mut self, qp: u32) {
         if self.qps[qp].state != QpState::Sqe {
             self.set_state(qp, QpState::Sqe);
-            self.flush_sends(qp);
+            self.flush_sends(qp, u32::MAX);
         }
     }
 

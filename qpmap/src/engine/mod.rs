@@ -534,19 +534,22 @@ impl<P: Platform> Engine<P> {
     /// Takes in what programs of other processes posted, at most so much: each has its turn.
     fn hear_programs(&mut self, mut left: u32) {
         for _ in 0..self.posted.programs().heard() {
+            if left == 0 {
+                // The next round begins with those that had no turn.
+                return;
+            }
             let Some(mut turn) = self.posted.programs().begin() else {
                 return;
             };
-            while left > 0
-                && let Some(bell) = self.posted.programs().next(&mut turn)
-            {
+            while let Some(bell) = self.posted.programs().next(&mut turn) {
                 let taken = match bell {
-                    Bell::Qp(qp) => self.on_doorbell(qp, left.min(PER_ROUND)),
+                    Bell::Qp(qp) => self.on_doorbell(qp, turn.left()),
                     Bell::Nothing => {
                         self.counters.bad_doorbell.add(1);
                         1
                     }
                 };
+                turn.spend(taken.max(1));
                 left = left.saturating_sub(taken.max(1));
             }
             self.posted.programs().end(turn);
@@ -559,10 +562,11 @@ impl<P: Platform> Engine<P> {
         // Twice: a bell may ring again behind a sweep that is under way.
         for _ in 0..2 * self.qps.len() {
             let Some(qp) = self.posted.next() else {
-                return;
+                break;
             };
             self.on_doorbell(qp, u32::MAX);
         }
+        self.hear_programs(u32::MAX);
     }
 
     /// A program of another process rings these bells from now on, each for the QP that it is

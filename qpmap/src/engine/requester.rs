@@ -27,19 +27,23 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Takes up what a program has posted to this QP, if it has. Gives how many requests were taken
-    /// up at once, `most` at most: those of an app-managed QP. Others are in their turn to send.
+    /// up at once, `most` at most: those of an app-managed QP, and of one that flushes them. Others
+    /// are in their turn to send.
     pub(crate) fn take_posted(&mut self, qp: u32, most: u32) -> u32 {
         self.posted.heard();
         let Some(record) = self.qps.get(qp) else {
             return 0;
         };
-        if record.state == QpState::Error {
-            self.flush(qp);
-            return 0;
-        }
-        if record.state == QpState::Sqe {
-            self.flush_sends(qp);
-            return 0;
+        if matches!(record.state, QpState::Error | QpState::Sqe) {
+            let flushed = match record.state {
+                QpState::Error => self.flush(qp, most),
+                _ => self.flush_sends(qp, most),
+            };
+            if flushed == most {
+                // There may be more.
+                self.posted.doorbells().ring(qp);
+            }
+            return flushed;
         }
         match record.wire {
             Wire::Shared(flow) => {
@@ -509,20 +513,35 @@ impl<P: Platform> Engine<P> {
         self.enter_error(qp);
     }
 
-    /// Flushes whatever the QP still holds.
-    pub(crate) fn flush(&mut self, qp: u32) {
-        self.flush_sends(qp);
-        while let Some(receive) = self.own_receive(qp) {
+    /// Flushes what the QP holds, as [`flush_sends`](Self::flush_sends). Gives how many requests
+    /// were.
+    pub(crate) fn flush(&mut self, qp: u32, most: u32) -> u32 {
+        let mut flushed = self.flush_sends(qp, most);
+        let receive = self.qps[qp].queues.receive.as_ref();
+        let full = receive.map_or(0, |queue| queue.size().max_wr());
+        let end = most.min(flushed.saturating_add(full));
+        while flushed < end
+            && let Some(receive) = self.own_receive(qp)
+        {
             self.report_received(qp, &receive, Status::Flushed);
+            flushed += 1;
         }
+        flushed
     }
 
-    /// Flushes what the QP still has to send.
-    pub(crate) fn flush_sends(&mut self, qp: u32) {
+    /// Flushes what the QP still has to send: all that was taken up, and of what lies in its ring
+    /// as much as makes `most` requests. Those are no more than the queue was made for, as a
+    /// program could post for ever: what is posted meanwhile has a bell of its own. Gives how many
+    /// requests were flushed.
+    pub(crate) fn flush_sends(&mut self, qp: u32, most: u32) -> u32 {
+        let mut flushed = 0;
         while let Some(first) = self.qps[qp].order.first() {
             self.report(first, Status::Flushed);
+            flushed += 1;
         }
-        loop {
+        let full = self.qps[qp].queues.send.size().max_wr();
+        let end = most.min(full.max(flushed));
+        while flushed < end {
             let record = &mut self.qps[qp];
             let Ok(Some((request, route, slots))) = record.queues.send.fetch(&mut record.cursor)
             else {
@@ -530,8 +549,10 @@ impl<P: Platform> Engine<P> {
             };
             record.queues.send.release(slots);
             self.report_sent(qp, &request, route, Status::Flushed, 0);
+            flushed += 1;
         }
         self.routes_taken(qp);
+        flushed.min(most)
     }
 
     /// The last completion of a QP with an SRQ, where its program wants one that says so.

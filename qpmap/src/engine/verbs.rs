@@ -121,6 +121,7 @@ impl<P: Platform> Engine<P> {
         self.drop_requests(qp);
         self.drop_completions(qp);
         let (record, _) = self.qps.remove(qp);
+        self.posted.programs().release(qp);
         // Whoever waits for the QP to get ready hears that it is gone.
         self.admit_waiting(qp);
         record
@@ -321,7 +322,7 @@ impl<P: Platform> Engine<P> {
         self.leave_undecided(qp);
         // Whoever waits for the QP to get ready waits in vain.
         self.admit_waiting(qp);
-        self.flush(qp);
+        self.flush(qp, u32::MAX);
         if self.qps[qp].queues.srq != NONE {
             self.qp_event(qp, QpEvent::LastWqeReached);
             self.complete_last_wqe(qp);

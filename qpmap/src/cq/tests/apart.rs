@@ -55,6 +55,31 @@ fn a_program_hears_of_an_overrun_after_what_came_before_it() {
     let mut out = [DONE; 4];
     assert_eq!(cq.queue.poll(&mut out), Ok(2));
     assert_eq!(cq.queue.poll(&mut out), Err(CqOverflow { capacity: 2 }));
+    assert!(cq.queue.is_in_error());
+}
+
+#[test]
+fn completions_of_a_qp_that_is_gone_take_no_room() {
+    let mut cq = apart(4);
+    for n in 0..4 {
+        push(&mut cq.writer, numbered(n, 7 + n as u32 / 3));
+    }
+    cq.queue.forget(Qpn::from_wire(7));
+    assert_eq!(cq.writer.check_resize(0, 2), Ok(()));
+    for n in 4..7 {
+        push(&mut cq.writer, numbered(n, 9));
+    }
+    assert_eq!(ids(&cq.queue), [3, 4, 5, 6]);
+    assert!(!cq.queue.is_in_error());
+}
+
+#[test]
+fn a_program_that_says_its_queue_is_in_error_does_not_make_it_so() {
+    let mut cq = apart(2);
+    cq.header[TAIL].store(IN_ERROR, Ordering::Relaxed);
+    assert_eq!(cq.writer.check_resize(0, 2), Ok(()));
+    push(&mut cq.writer, numbered(1, 9));
+    assert_eq!(ids(&cq.queue), [1]);
 }
 
 #[test]

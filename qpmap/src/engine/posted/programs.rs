@@ -7,12 +7,15 @@
 
 use crate::doorbell::{Apart, Bells, Sweep};
 use crate::error::VerbsError;
+use crate::hash::IndexMap;
 use crate::ring::RingMemory;
 use crate::slab::{NONE, Slab, reach};
 use std::collections::VecDeque;
 
-/// Bells of one program that are heard in its turn.
-const TURN: u32 = 64;
+/// Requests that a program's bells may cost in its turn, one each at least; and words of its bells
+/// that are looked at, of which four tell of one bell.
+const TURN: u32 = 256;
+const LOOKS: u32 = 4 * TURN;
 /// Rounds without a bell after which a program is not looked at any more.
 const PATIENCE: u8 = 32;
 
@@ -22,6 +25,8 @@ pub(crate) struct Programs<W> {
     slots: Slab<Program<W>>,
     /// Those that are looked at, in the order of their turns.
     heard: VecDeque<u32>,
+    /// The program of a QP, and its bell there.
+    bells: IndexMap<(u32, u32)>,
 }
 
 #[derive(Debug)]
@@ -40,6 +45,19 @@ struct Program<W> {
 pub(crate) struct Turn {
     program: u32,
     left: u32,
+    looks: u32,
+}
+
+impl Turn {
+    /// Requests that may still be taken up in it.
+    pub(crate) const fn left(self) -> u32 {
+        self.left
+    }
+
+    /// So many were.
+    pub(crate) const fn spend(&mut self, requests: u32) {
+        self.left = self.left.saturating_sub(requests);
+    }
 }
 
 /// What a program rang for.
@@ -53,10 +71,11 @@ pub(crate) enum Bell {
 
 impl<W: RingMemory> Programs<W> {
     /// None.
-    pub(crate) const fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             slots: Slab::new(),
             heard: VecDeque::new(),
+            bells: IndexMap::default(),
         }
     }
 
@@ -80,7 +99,10 @@ impl<W: RingMemory> Programs<W> {
     /// There is none of this index.
     pub(crate) fn remove(&mut self, program: u32) -> Result<(), VerbsError> {
         self.known(program)?;
-        self.slots.discard(program);
+        let gone = self.slots.remove(program);
+        for qp in &gone.qps {
+            self.bells.remove(qp);
+        }
         self.heard.retain(|heard| *heard != program);
         Ok(())
     }
@@ -100,8 +122,28 @@ impl<W: RingMemory> Programs<W> {
             return Err(VerbsError::InvalidArgument { what: "doorbell" });
         }
         reach(&mut record.qps, bell, || NONE);
-        record.qps[bell as usize] = qp.unwrap_or(NONE);
+        let before = std::mem::replace(&mut record.qps[bell as usize], qp.unwrap_or(NONE));
+        self.bells.remove(&before);
+        if let Some(qp) = qp
+            && let Some((other, bell)) = self.bells.insert(qp, (program, bell))
+        {
+            self.silence(other, bell);
+        }
         Ok(())
+    }
+
+    /// A QP is gone: its bell stands for none any more.
+    #[inline]
+    pub(crate) fn release(&mut self, qp: u32) {
+        if let Some((program, bell)) = self.bells.remove(&qp) {
+            self.silence(program, bell);
+        }
+    }
+
+    fn silence(&mut self, program: u32, bell: u32) {
+        if let Some(record) = self.slots.get_mut(program) {
+            record.qps[bell as usize] = NONE;
+        }
     }
 
     /// A program that was not looked at has rung.
@@ -135,14 +177,19 @@ impl<W: RingMemory> Programs<W> {
         Some(Turn {
             program,
             left: TURN,
+            looks: LOOKS,
         })
     }
 
     /// What the program whose turn it is rang for next, if it did and its turn is not over.
     pub(crate) fn next(&mut self, turn: &mut Turn) -> Option<Bell> {
-        turn.left = turn.left.checked_sub(1)?;
+        if turn.left == 0 {
+            return None;
+        }
         let record = &mut self.slots[turn.program];
-        let bell = record.bells.next(&mut record.sweep)?;
+        let bell = record
+            .bells
+            .next_within(&mut record.sweep, &mut turn.looks)?;
         record.silent = 0;
         let qp = record.qps.get(bell as usize).filter(|qp| **qp != NONE);
         Some(qp.map_or(Bell::Nothing, |qp| Bell::Qp(*qp)))
@@ -172,13 +219,14 @@ mod tests {
     use crate::doorbell::Rung;
     use crate::sync::AtomicU64;
     use std::sync::Arc;
+    use std::sync::atomic::Ordering::Relaxed;
 
     type Heap = Arc<[AtomicU64]>;
 
-    /// A program with 100 bells, and its side of them.
+    /// A program with 400 bells, and its side of them.
     fn program(programs: &mut Programs<Heap>) -> (u32, Bells<Apart<Heap>>) {
-        let memory = Heap::zeroed(Bells::<Apart<Heap>>::words_for(100));
-        let side = || Bells::over(memory.clone(), 100).unwrap();
+        let memory = Heap::zeroed(Bells::<Apart<Heap>>::words_for(400));
+        let side = || Bells::over(memory.clone(), 400).unwrap();
         (programs.add(side()), side())
     }
 
@@ -189,6 +237,7 @@ mod tests {
             let mut turn = programs.begin().unwrap();
             while let Some(bell) = programs.next(&mut turn) {
                 found.push((turn.program, bell));
+                turn.spend(1);
             }
             programs.end(turn);
         }
@@ -208,7 +257,7 @@ mod tests {
         let expected = [Bell::Qp(70), Bell::Nothing, Bell::Nothing].map(|bell| (first, bell));
         assert_eq!(round(&mut programs), expected);
         assert_eq!(round(&mut programs), []);
-        assert!(programs.assign(first, 100, Some(1)).is_err());
+        assert!(programs.assign(first, 400, Some(1)).is_err());
         assert!(programs.assign(first + 1, 0, Some(1)).is_err());
     }
 
@@ -241,7 +290,7 @@ mod tests {
         let mut programs = Programs::new();
         let (loud, loud_bells) = program(&mut programs);
         let (quiet, quiet_bells) = program(&mut programs);
-        for bell in 0..100 {
+        for bell in 0..400 {
             programs.assign(loud, bell, Some(bell)).unwrap();
             assert_eq!(loud_bells.ring_and_look(bell), Rung::Heard);
         }
@@ -250,7 +299,47 @@ mod tests {
         let heard = round(&mut programs);
         assert_eq!(heard.len(), TURN as usize + 1);
         assert_eq!(heard.last(), Some(&(quiet, Bell::Qp(500))));
-        let rest = 100 - TURN as usize;
+        let rest = 400 - TURN as usize;
         assert_eq!(round(&mut programs).len(), rest, "the rest is not lost");
+    }
+
+    #[test]
+    fn the_bell_of_a_qp_that_is_gone_rings_for_nobody_who_has_its_index_later() {
+        let mut programs = Programs::new();
+        let (first, bells) = program(&mut programs);
+        let (second, others) = program(&mut programs);
+        programs.assign(first, 7, Some(70)).unwrap();
+        programs.release(70);
+        programs.release(71);
+        programs.assign(second, 1, Some(70)).unwrap();
+        assert_eq!(bells.ring_and_look(7), Rung::Heard);
+        assert_eq!(others.ring_and_look(1), Rung::Heard);
+        let expected = [(first, Bell::Nothing), (second, Bell::Qp(70))];
+        assert_eq!(round(&mut programs), expected);
+        // A QP has one bell.
+        programs.assign(first, 8, Some(70)).unwrap();
+        assert_eq!(others.ring_and_look(1), Rung::Heard);
+        assert_eq!(round(&mut programs), [(second, Bell::Nothing)]);
+        programs.remove(first).unwrap();
+        programs.release(70);
+    }
+
+    #[test]
+    fn a_turn_ends_though_the_words_above_say_that_bells_ring() {
+        let size = Bells::<Apart<Heap>>::MOST;
+        let memory = Heap::zeroed(Bells::<Apart<Heap>>::words_for(size));
+        let mut programs = Programs::new();
+        programs.add(Bells::over(memory.clone(), size).unwrap());
+        for _ in 0..3 {
+            // All words but those of the leaves: 4,096 of these would be looked at.
+            memory[..17 + 64]
+                .iter()
+                .for_each(|word| word.store(u64::MAX, Relaxed));
+            let mut turn = programs.begin().unwrap();
+            assert_eq!(programs.next(&mut turn), None);
+            assert_eq!(turn.looks, 0);
+            programs.end(turn);
+        }
+        assert_eq!(programs.heard(), 1, "it goes on where it was");
     }
 }
