@@ -22,13 +22,17 @@ impl Access {
     pub const REMOTE_READ: Self = Self(1 << 2);
     /// Peers may run atomics on it.
     pub const REMOTE_ATOMIC: Self = Self(1 << 3);
+    /// Its addresses are offsets from its first byte (`IBV_ACCESS_ZERO_BASED`): it begins at
+    /// iova 0.
+    pub const ZERO_BASED: Self = Self(1 << 5);
     /// A peer may take the key away by a SEND with invalidate. A bit of Trunkline's own: verbs
     /// gives this right to memory windows, and to regions of kernel programs. It needs no other
     /// remote right, and no right of the QP.
     pub const REMOTE_INVALIDATE: Self = Self(1 << 30);
     /// Placement need not follow the order of messages.
     pub const RELAXED_ORDERING: Self = Self(1 << 20);
-    /// Everything but relaxed ordering and remote invalidation.
+    /// All rights to read, write and run atomics. Relaxed ordering, remote invalidation and offsets
+    /// as addresses are asked for beside it.
     pub const ALL: Self = Self(0b1111);
 
     /// The bits, as verbs programs pass them.
@@ -71,7 +75,7 @@ impl BitOrAssign for Access {
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[repr(C)]
 pub struct Sge {
-    /// Virtual address of the first byte.
+    /// Address of the first byte, as the region has it: counted from its iova.
     pub addr: u64,
     /// Bytes.
     pub length: u32,
@@ -152,7 +156,8 @@ pub enum MemoryFault {
         /// First byte wanted.
         addr: u64,
     },
-    /// An atomic on an address that is not a multiple of 8.
+    /// An atomic on an address that is not a multiple of 8, be it the one that the peer names or
+    /// the one where the bytes lie, which differ where a region has an iova of its own.
     #[error("atomic at {addr:#x}, which is not a multiple of 8")]
     Misaligned {
         /// The address.

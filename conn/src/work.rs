@@ -78,7 +78,7 @@ pub struct Datagram {
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Remote {
-    /// Virtual address of the first byte.
+    /// Address of the first byte, counted from the iova of its region.
     pub addr: u64,
     /// Region that holds it.
     pub rkey: Rkey,

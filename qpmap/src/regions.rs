@@ -35,8 +35,9 @@ pub struct Regions<B> {
 
 #[derive(Debug)]
 struct Region<B> {
+    /// Address of its first byte, as keys are used with it.
+    iova: u64,
     /// As `bytes` had it when it was registered: what is checked does not change under us.
-    addr: u64,
     length: u64,
     key: u32,
     pd: PdId,
@@ -105,7 +106,7 @@ impl<B: RegionMemory> Regions<B> {
                 wanted,
             });
         }
-        let offset = addr.wrapping_sub(region.addr);
+        let offset = addr.wrapping_sub(region.iova);
         // An address below the region wraps to an offset beyond it: a region ends before 2^64.
         if offset > region.length || length > region.length - offset {
             return Err(MemoryFault::OutOfRange { key, addr, length });
@@ -260,7 +261,9 @@ impl<B: RegionMemory> Memory for Regions<B> {
 
     fn atomic(&self, pd: PdId, key: Rkey, addr: u64, op: AtomicOp) -> Result<u64, MemoryFault> {
         let (region, at) = self.range(pd, key.0, addr, 8, Access::REMOTE_ATOMIC)?;
-        if !addr.is_multiple_of(8) {
+        // An iova need not have the alignment of the memory.
+        let cell = region.bytes.addr().wrapping_add(at as u64);
+        if !(addr | cell).is_multiple_of(8) {
             return Err(MemoryFault::Misaligned { addr });
         }
         let before = region.bytes.atomic(at, op);

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use trunkline_conn::mem::{Access, AtomicOp, PdId, RegionMemory, Sge};
 use trunkline_conn::work::Remote;
 use trunkline_dataplane::Region;
+use trunkline_qpmap::regions::Registered;
 use trunkline_wire::{Lkey, Rkey};
 
 /// A protection domain (`ibv_alloc_pd(3)`). Freed when the last clone and everything in it is gone.
@@ -52,13 +53,36 @@ impl fmt::Debug for Pd {
 }
 
 impl Pd {
-    /// Allocates `length` zeroed bytes and registers them for `access`.
+    /// Allocates `length` zeroed bytes and registers them for `access`. With
+    /// [`Access::ZERO_BASED`] peers and work requests name them by their offsets.
     ///
     /// # Errors
     /// No memory, no key left, no bytes, or remote rights without [`Access::LOCAL_WRITE`].
     pub fn register(&self, length: usize, access: Access) -> Result<Mr, Error> {
         let region = Region::allocate(length).map_err(Error::system("mmap"))?;
-        self.register_region(region, access)
+        self.register_region(region, None, access)
+    }
+
+    /// Allocates `length` zeroed bytes and registers them for `access` under the addresses from
+    /// `iova` on (`ibv_reg_mr_iova(3)`): so peers and work requests name them. Unlike hardware it
+    /// takes any iova: it need not have the page offset of the memory.
+    ///
+    /// # Errors
+    /// As [`register`](Self::register); addresses that wrap around; [`Access::ZERO_BASED`] with
+    /// another iova than 0.
+    ///
+    /// ```no_run
+    /// use trunkline::{Access, Node};
+    ///
+    /// # fn program(node: &Node) -> Result<(), trunkline::Error> {
+    /// let mr = node.alloc_pd().register_iova(4096, 0x10_0000, Access::ALL)?;
+    /// assert_eq!(mr.remote(8).addr, 0x10_0008);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn register_iova(&self, length: usize, iova: u64, access: Access) -> Result<Mr, Error> {
+        let region = Region::allocate(length).map_err(Error::system("mmap"))?;
+        self.register_region(region, Some(iova), access)
     }
 
     /// Registers memory that the program already has.
@@ -78,18 +102,47 @@ impl Pd {
     ) -> Result<Mr, Error> {
         // SAFETY: the caller promises what `Region::foreign` asks for.
         let region = unsafe { Region::foreign(address, length) };
-        self.register_region(region, access)
+        self.register_region(region, None, access)
     }
 
-    fn register_region(&self, region: Region, access: Access) -> Result<Mr, Error> {
+    /// Registers memory that the program already has under the addresses from `iova` on
+    /// (`ibv_reg_mr_iova(3)`).
+    ///
+    /// # Errors
+    /// As [`register_iova`](Self::register_iova).
+    ///
+    /// # Safety
+    /// As [`register_foreign`](Self::register_foreign).
+    pub unsafe fn register_foreign_iova(
+        &self,
+        address: NonNull<u8>,
+        length: usize,
+        iova: u64,
+        access: Access,
+    ) -> Result<Mr, Error> {
+        // SAFETY: the caller promises what `Region::foreign` asks for.
+        let region = unsafe { Region::foreign(address, length) };
+        self.register_region(region, Some(iova), access)
+    }
+
+    /// Registers memory under its own addresses, or those from an iova on.
+    fn register_region(
+        &self,
+        region: Region,
+        iova: Option<u64>,
+        access: Access,
+    ) -> Result<Mr, Error> {
         let node = &self.0.node;
         let id = self.0.id()?;
-        let keys = node.regions()?.register(id, region.clone(), access)?;
+        let regions = node.regions()?;
+        let registered = match iova {
+            Some(iova) => regions.register_at(id, region.clone(), iova, access),
+            None => regions.register(id, region.clone(), access),
+        }?;
         Ok(Mr {
             pd: self.clone(),
             region,
-            lkey: keys.lkey,
-            rkey: keys.rkey,
+            registered,
         })
     }
 }
@@ -101,25 +154,31 @@ impl Pd {
 pub struct Mr {
     pd: Pd,
     region: Region,
-    lkey: Lkey,
-    rkey: Rkey,
+    registered: Registered,
 }
 
 impl fmt::Debug for Mr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Mr")
             .field("addr", &format_args!("{:#x}", self.addr()))
+            .field("iova", &format_args!("{:#x}", self.iova()))
             .field("len", &self.len())
-            .field("lkey", &format_args!("{}", self.lkey))
-            .field("rkey", &format_args!("{}", self.rkey))
+            .field("lkey", &format_args!("{}", self.lkey()))
+            .field("rkey", &format_args!("{}", self.rkey()))
             .finish_non_exhaustive()
     }
 }
 
 impl Mr {
-    /// Virtual address of the first byte, as peers name it.
+    /// Virtual address of the first byte, in this program.
     pub fn addr(&self) -> u64 {
         self.region.addr()
+    }
+
+    /// Address of the first byte as peers and work requests name it: [`addr`](Self::addr), unless
+    /// it was registered with another one or for [`Access::ZERO_BASED`].
+    pub const fn iova(&self) -> u64 {
+        self.registered.iova
     }
 
     /// Bytes.
@@ -134,12 +193,12 @@ impl Mr {
 
     /// Key for work requests of this node.
     pub const fn lkey(&self) -> Lkey {
-        self.lkey
+        self.registered.lkey
     }
 
     /// Key for peers.
     pub const fn rkey(&self) -> Rkey {
-        self.rkey
+        self.registered.rkey
     }
 
     /// A scatter-gather element of `length` bytes from `offset` on. Whether the range fits is
@@ -147,17 +206,17 @@ impl Mr {
     /// more than 2^31: a greater length becomes 2^32 - 1, with which no request can be posted.
     pub fn sge(&self, offset: usize, length: usize) -> Sge {
         Sge {
-            addr: self.addr().wrapping_add(offset as u64),
+            addr: self.iova().wrapping_add(offset as u64),
             length: u32::try_from(length).unwrap_or(u32::MAX),
-            lkey: self.lkey,
+            lkey: self.lkey(),
         }
     }
 
     /// How a peer names the byte at `offset`.
     pub fn remote(&self, offset: usize) -> Remote {
         Remote {
-            addr: self.addr().wrapping_add(offset as u64),
-            rkey: self.rkey,
+            addr: self.iova().wrapping_add(offset as u64),
+            rkey: self.rkey(),
         }
     }
 
@@ -208,7 +267,7 @@ impl Mr {
 impl Drop for Mr {
     fn drop(&mut self) {
         let node = &self.pd.0.node;
-        let taken = node.deregister(self.rkey);
+        let taken = node.deregister(self.rkey());
         node.gave_up(taken, "an Mr is registered as long as it lives");
     }
 }

@@ -25,6 +25,8 @@ pub struct Registered {
     pub lkey: Lkey,
     /// Key for peers; the same number.
     pub rkey: Rkey,
+    /// Address of its first byte, as keys are used with it.
+    pub iova: u64,
     /// Slot of the region.
     pub index: u32,
 }
@@ -139,25 +141,40 @@ impl<B: RegionMemory> RegionTable<B> {
             .expect("whatever leaves a domain was put into it");
     }
 
-    /// Registers memory (`ibv_reg_mr(3)`) with all workers.
+    /// Registers memory (`ibv_reg_mr(3)`) with all workers. Its iova is its virtual address; with
+    /// [`Access::ZERO_BASED`] it is 0.
     ///
     /// # Errors
-    /// Remote writes or atomics without local writes, or flags that mean nothing; no bytes, which
-    /// `ibv_reg_mr(3)` of Linux refuses, too; a range that wraps around; no such domain;
-    /// [`MAX_REGIONS`] regions already.
+    /// As [`register_at`](Self::register_at).
     pub fn register(&self, pd: PdId, bytes: B, access: Access) -> Result<Registered, VerbsError> {
-        check_access(access)?;
-        let (addr, length) = (bytes.addr(), bytes.len() as u64);
-        if length == 0 {
-            return Err(VerbsError::EmptyRegion);
-        }
-        if addr.checked_add(length).is_none() {
-            return Err(VerbsError::BadRange { addr, length });
-        }
+        let iova = match access.contains(Access::ZERO_BASED) {
+            true => 0,
+            false => bytes.addr(),
+        };
+        self.register_at(pd, bytes, iova, access)
+    }
+
+    /// Registers memory with all workers under the addresses from `iova` on
+    /// (`ibv_reg_mr_iova(3)`): so peers and work requests name it.
+    ///
+    /// # Errors
+    /// Remote writes or atomics without local writes, or flags that mean nothing;
+    /// [`Access::ZERO_BASED`] with another iova than 0; no bytes, which `ibv_reg_mr(3)` of Linux
+    /// refuses, too; a range, of addresses or of memory, that wraps around; no such domain;
+    /// [`MAX_REGIONS`] regions already.
+    pub fn register_at(
+        &self,
+        pd: PdId,
+        bytes: B,
+        iova: u64,
+        access: Access,
+    ) -> Result<Registered, VerbsError> {
+        check_access(access, iova)?;
+        let length = check_range(&bytes, iova)?;
         let mut books = self.books();
         let (index, key) = books.enter(pd)?;
         let region = Region {
-            addr,
+            iova,
             length,
             key,
             pd,
@@ -169,6 +186,7 @@ impl<B: RegionMemory> RegionTable<B> {
         Ok(Registered {
             lkey: Lkey(key),
             rkey: Rkey(key),
+            iova,
             index,
         })
     }
@@ -255,18 +273,37 @@ impl<B> Unregistered<B> {
     }
 }
 
+/// Checks that memory has bytes and that neither their addresses nor those from `iova` on wrap
+/// around. Returns how many bytes there are.
+fn check_range(bytes: &impl RegionMemory, iova: u64) -> Result<u64, VerbsError> {
+    let length = bytes.len() as u64;
+    if length == 0 {
+        return Err(VerbsError::EmptyRegion);
+    }
+    for addr in [bytes.addr(), iova] {
+        if addr.checked_add(length).is_none() {
+            return Err(VerbsError::BadRange { addr, length });
+        }
+    }
+    Ok(length)
+}
+
 /// What `ibv_reg_mr(3)` says about access flags.
-fn check_access(access: Access) -> Result<(), VerbsError> {
+fn check_access(access: Access, iova: u64) -> Result<(), VerbsError> {
     let bits = access.bits();
     let writes = Access::REMOTE_WRITE.bits() | Access::REMOTE_ATOMIC.bits();
-    let invalidate = Access::REMOTE_INVALIDATE.bits();
-    let known = Access::ALL.bits() | invalidate | HUGETLB | OPTIONAL;
+    let others = Access::REMOTE_INVALIDATE.with(Access::ZERO_BASED).bits();
+    let known = Access::ALL.bits() | others | HUGETLB | OPTIONAL;
     if bits & !known != 0 {
         let why = "some of them mean nothing";
         return Err(VerbsError::BadAccess { bits, why });
     }
     if bits & writes != 0 && !access.contains(Access::LOCAL_WRITE) {
         let why = "remote writes and atomics need LOCAL_WRITE";
+        return Err(VerbsError::BadAccess { bits, why });
+    }
+    if access.contains(Access::ZERO_BASED) && iova != 0 {
+        let why = "ZERO_BASED regions begin at iova 0";
         return Err(VerbsError::BadAccess { bits, why });
     }
     Ok(())
