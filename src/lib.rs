@@ -63,7 +63,7 @@ pub use verbs::ah::{Ah, AhAttributes};
 pub use verbs::connection::{Connection, ConnectionOptions};
 pub use verbs::cq::Cq;
 pub use verbs::event::Event;
-pub use verbs::mr::{Mr, Pd};
+pub use verbs::mr::{Mr, Pd, Reregister};
 pub use verbs::qp::{LookAhead, Qp, QpAddress, QpOptions};
 pub use verbs::srq::Srq;
 pub use worker::clock::Clock;

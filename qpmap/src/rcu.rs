@@ -100,10 +100,23 @@ impl<T> Table<T> {
 
     /// Takes a value out: nobody finds it from now on. `None` where there is none.
     pub fn remove(self: &Arc<Self>, index: u32) -> Option<Removed<T>> {
+        self.swap(index, ptr::null_mut())
+    }
+
+    /// Puts a value in the place of another one, which it gives: readers find either of them.
+    ///
+    /// # Panics
+    /// When there is none at `index`.
+    pub fn replace(self: &Arc<Self>, index: u32, value: Box<T>) -> Removed<T> {
+        let old = self.swap(index, Box::into_raw(value));
+        old.expect("there is a value to be replaced")
+    }
+
+    fn swap(self: &Arc<Self>, index: u32, new: *mut T) -> Option<Removed<T>> {
         let slot = self.slots.get(index)?;
         let readers = self.readers();
-        let value = NonNull::new(slot.swap(ptr::null_mut(), AcqRel))?;
-        // A later reader is made under the lock, so it finds the slot empty.
+        let value = NonNull::new(slot.swap(new, AcqRel))?;
+        // A later reader is made under the lock, so it does not find the old value.
         let in_use = readers.alive.clone();
         drop(readers);
         Some(Removed {
@@ -120,9 +133,9 @@ impl<T> Drop for Table<T> {
         let abandoned = abandoned.into_iter().map(NonNull::as_ptr);
         let held = self.slots.iter().map(|slot| slot.load(Acquire));
         for value in held.filter(|value| !value.is_null()).chain(abandoned) {
-            // SAFETY: the pointer came from `Box::into_raw` in `insert`. A slot's is in no other
-            // place, as `remove` takes it out; an abandoned one was taken out. Readers and removed
-            // values keep the table alive, so there are none.
+            // SAFETY: the pointer came from `Box::into_raw` in `insert` or `replace`. A slot's is
+            // in no other place, as `swap` takes it out; an abandoned one was taken out. Readers
+            // and removed values keep the table alive, so there are none.
             drop(unsafe { Box::from_raw(value) });
         }
     }
@@ -146,10 +159,10 @@ impl<T> Reader<T> {
     #[inline(always)]
     pub fn get(&self, index: u32) -> Option<&T> {
         let value = self.table.slots.get(index)?.load(Acquire);
-        // SAFETY: the pointer is null, or came from `Box::into_raw` in `insert`, whose store
-        // is visible to this load. The value is freed by `Removed` alone, after this reader was
-        // borrowed mutably or dropped, neither of which can be while the reference borrows it, or
-        // by the table's drop, which this reader holds off. Nobody has a mutable reference to it
+        // SAFETY: the pointer is null, or came from `Box::into_raw` in `insert` or `replace`, whose
+        // store is visible to this load. The value is freed by `Removed` alone, after this reader
+        // was borrowed mutably or dropped, neither of which can be while the reference borrows it,
+        // or by the table's drop, which this reader holds off. Nobody has a mutable reference to it
         // before that.
         unsafe { value.as_ref() }
     }
@@ -195,11 +208,12 @@ impl<T> Removed<T> {
             return None;
         }
         let value = self.value.take()?;
-        // SAFETY: the pointer came from `Box::into_raw` in `insert`, and neither a slot nor the
-        // table's list of abandoned values has it. Each reader that was alive when the value was
-        // taken out was borrowed mutably since, or dropped, which came after all that it did with
-        // the value: so says the borrow checker in one thread, and between threads the reader's
-        // way from one to the other, or the lock of the readers. Later ones never found the value.
+        // SAFETY: the pointer came from `Box::into_raw` in `insert` or `replace`, and neither a
+        // slot nor the table's list of abandoned values has it. Each reader that was alive when the
+        // value was taken out was borrowed mutably since, or dropped, which came after all that it
+        // did with the value: so says the borrow checker in one thread, and between threads the
+        // reader's way from one to the other, or the lock of the readers. Later ones never found
+        // the value.
         Some(unsafe { Box::from_raw(value.as_ptr()) })
     }
 }
@@ -260,6 +274,29 @@ mod tests {
         removed.quiesced(&mut two);
         drop(removed.reclaim().expect("both have rested"));
         assert!(gone.load(SeqCst));
+    }
+
+    #[test]
+    fn a_value_that_replaces_another_is_found_at_once_and_the_old_one_lives_while_it_is_used() {
+        let gone = [const { AtomicBool::new(false) }; 2];
+        let table = Table::new();
+        let mut reader = table.reader();
+        table.insert(3, Box::new(Told(0, &gone[0])));
+        let held = reader.get(3).expect("there is one");
+        let mut removed = table.replace(3, Box::new(Told(1, &gone[1])));
+        assert_eq!(reader.get(3).map(|told| told.0), Some(1));
+        assert!(held.0 == 0 && !gone[0].load(SeqCst));
+        removed.quiesced(&mut reader);
+        drop(removed.reclaim().expect("it has rested"));
+        assert!(gone[0].load(SeqCst) && !gone[1].load(SeqCst));
+    }
+
+    #[test]
+    #[should_panic(expected = "there is a value to be replaced")]
+    fn nothing_is_not_replaced() {
+        let table = Table::new();
+        table.insert(5, Box::new(1));
+        table.replace(6, Box::new(2));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use trunkline_cm::rdma::{Id, keeper};
 use trunkline_conn::time::Instant;
 use trunkline_dataplane::Region;
-use trunkline_qpmap::regions::RegionTable;
+use trunkline_qpmap::regions::{RegionTable, Unregistered};
 use trunkline_qpmap::{Allowed, VerbsError};
 use trunkline_wire::{Gid, Qpn, Rkey, Workers};
 
@@ -95,7 +95,15 @@ impl Shared {
     /// No region has the key; a worker failed, which touches nothing any more; the node is another
     /// process's.
     pub(crate) fn deregister(&self, key: Rkey) -> Result<(), Error> {
-        let mut taken = self.regions()?.unregister(key)?;
+        let taken = self.regions()?.unregister(key)?;
+        self.retire(taken)
+    }
+
+    /// Waits until no worker touches the memory of a registration that has ended.
+    ///
+    /// # Errors
+    /// A worker failed, which touches nothing any more.
+    pub(crate) fn retire(&self, mut taken: Unregistered<Region>) -> Result<(), Error> {
         let mut outcome = Ok(());
         for handle in &self.handles {
             match handle.core() {

@@ -1,5 +1,9 @@
 //! Protection domains and memory regions.
 
+mod reregister;
+
+pub use reregister::Reregister;
+
 use crate::error::Error;
 use crate::node::life::Down;
 use crate::node::shared::Shared;
@@ -142,6 +146,7 @@ impl Pd {
         Ok(Mr {
             pd: self.clone(),
             region,
+            access,
             registered,
         })
     }
@@ -154,6 +159,7 @@ impl Pd {
 pub struct Mr {
     pd: Pd,
     region: Region,
+    access: Access,
     registered: Registered,
 }
 

@@ -7,7 +7,7 @@ use crate::rcu::{Removed, Table};
 use crate::slab::Slab;
 use crate::sync::{Mutex, MutexGuard};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use trunkline_conn::mem::{Access, PdId, RegionMemory};
 use trunkline_conn::secret::{Purpose, Secret, Stream};
 use trunkline_wire::{Lkey, Rkey};
@@ -191,6 +191,51 @@ impl<B: RegionMemory> RegionTable<B> {
         })
     }
 
+    /// Changes a registration (`ibv_rereg_mr(3)`): whoever uses the key finds the old one or the
+    /// new one, and from now on the new one. A worker may be using the old memory still.
+    ///
+    /// The key stays, unless the region was invalidated: then it gets a new one.
+    ///
+    /// # Errors
+    /// There is no such key; those of [`register_at`](Self::register_at). The region is then as it
+    /// was.
+    pub fn reregister(
+        &self,
+        key: Rkey,
+        pd: PdId,
+        bytes: B,
+        iova: u64,
+        access: Access,
+    ) -> Result<(Registered, Unregistered<B>), VerbsError> {
+        check_access(access, iova)?;
+        let length = check_range(&bytes, iova)?;
+        let mut books = self.books();
+        let index = books.known(key)?;
+        let reader = self.regions.reader();
+        let old = reader.get(index).expect("the books list what is there");
+        let revoked = old.invalidated.load(Ordering::Acquire);
+        let key = books.change(index, pd, revoked)?;
+        let region = Region {
+            iova,
+            length,
+            key,
+            pd,
+            access,
+            invalidated: AtomicBool::new(false),
+            bytes,
+        };
+        // This reader is none that has to rest.
+        drop(reader);
+        let removed = self.regions.replace(index, Box::new(region));
+        let registered = Registered {
+            lkey: Lkey(key),
+            rkey: Rkey(key),
+            iova,
+            index,
+        };
+        Ok((registered, Unregistered(removed)))
+    }
+
     /// Ends a registration (`ibv_dereg_mr(3)`), also of a key that a peer invalidated: nobody finds
     /// the region from now on. A worker may be using its memory still.
     ///
@@ -198,9 +243,8 @@ impl<B: RegionMemory> RegionTable<B> {
     /// There is no such key.
     pub fn unregister(&self, key: Rkey) -> Result<Unregistered<B>, VerbsError> {
         let mut books = self.books();
-        let index = books
-            .leave(key)
-            .ok_or(VerbsError::UnknownKey { key: key.0 })?;
+        let index = books.known(key)?;
+        books.leave(index);
         let removed = self.regions.remove(index);
         Ok(Unregistered(removed.expect("the books list what is there")))
     }
@@ -237,21 +281,45 @@ impl Books {
             let random = self.first_salts.next_u64();
             self.salts.push(random as u16 & SALT_MASK);
         }
-        let salt = &mut self.salts[index as usize];
-        *salt = salt.wrapping_add(1) & SALT_MASK;
-        let key = self.secret.seal(index | u32::from(*salt) << INDEX_BITS);
+        let key = self.next_key(index);
         let inserted = self.regions.insert((key, pd));
         assert_eq!(inserted, index, "the slab says where it inserts");
         Ok((index, key))
     }
 
-    /// The slot of a region, which is free now; `None` where no region has the key.
-    fn leave(&mut self, key: Rkey) -> Option<u32> {
+    /// The next key of a slot.
+    fn next_key(&mut self, index: u32) -> u32 {
+        let salt = &mut self.salts[index as usize];
+        *salt = salt.wrapping_add(1) & SALT_MASK;
+        self.secret.seal(index | u32::from(*salt) << INDEX_BITS)
+    }
+
+    /// The slot of the region that has a key.
+    fn known(&self, key: Rkey) -> Result<u32, VerbsError> {
         let index = self.secret.open(key.0) & (MAX_REGIONS - 1);
-        let (_, pd) = self.regions.get(index).filter(|(its, _)| *its == key.0)?;
+        let entry = self.regions.get(index).filter(|(its, _)| *its == key.0);
+        let found = entry.map(|_| index);
+        found.ok_or(VerbsError::UnknownKey { key: key.0 })
+    }
+
+    /// Moves a region to a domain, and gives it a new key where its own was `revoked`. Returns its
+    /// key.
+    fn change(&mut self, index: u32, pd: PdId, revoked: bool) -> Result<u32, VerbsError> {
+        self.domain(pd)?.regions += 1;
+        let (old_key, old_pd) = self.regions[index];
+        self.domains[old_pd.0].regions -= 1;
+        let key = match revoked {
+            true => self.next_key(index),
+            false => old_key,
+        };
+        self.regions[index] = (key, pd);
+        Ok(key)
+    }
+
+    /// Frees the slot of a region.
+    fn leave(&mut self, index: u32) {
+        let (_, pd) = self.regions.remove(index);
         self.domains[pd.0].regions -= 1;
-        self.regions.remove(index);
-        Some(index)
     }
 }
 

@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod iova;
+mod reregister;
 
 use super::*;
 use crate::error::VerbsError;
