@@ -49,7 +49,7 @@ pub use trunkline_conn::mem::{Access, AtomicOp, PdId, Sge};
 pub use trunkline_conn::time::Instant;
 pub use trunkline_conn::ud::GRH_LEN;
 pub use trunkline_conn::work::{
-    Completion, Datagram, Extra, Remote, SendFlags, SendOp, Status, VendorError, WorkOpcode,
+    Completion, Datagram, Extra, OwnOp, Remote, SendFlags, SendOp, Status, VendorError, WorkOpcode,
 };
 pub use trunkline_dataplane::{Errno, InterfaceName, Port, PortCounters, PortError, UdpOpenError};
 pub use trunkline_qpmap::cq::{CqOverflow, Notify};

@@ -12,6 +12,8 @@ mod completions;
 mod datagrams;
 #[path = "verbs/faults.rs"]
 mod faults;
+#[path = "verbs/invalidate.rs"]
+mod invalidate;
 #[path = "verbs/memory.rs"]
 mod memory;
 #[path = "verbs/objects.rs"]

@@ -31,6 +31,19 @@ pub enum SendOp {
     Read(Remote),
     /// `IBV_WR_ATOMIC_CMP_AND_SWP` and `IBV_WR_ATOMIC_FETCH_AND_ADD`
     Atomic(Remote, AtomicOp),
+    /// A change of rights to the QP's own memory. Nothing is sent.
+    Own(OwnOp),
+}
+
+// Each request under way has one.
+const _: () = assert!(size_of::<SendOp>() <= 48);
+
+/// What a work request changes about memory of its own node. It takes effect when all requests of
+/// its QP that were posted before have completed, and before any that follows is sent.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum OwnOp {
+    /// `IBV_WR_LOCAL_INV`: the key is taken away.
+    Invalidate(Rkey),
 }
 
 impl SendOp {
@@ -178,6 +191,9 @@ pub enum Status {
     LocalProtection = 4,
     /// The QP went to the error state first.
     Flushed = 5,
+    /// A key could not be taken away (`IBV_WC_MW_BIND_ERR`; the Memory Management Operation Error
+    /// of IBTA).
+    MemoryManagement = 6,
     /// The peer answered something that makes no sense.
     BadResponse = 7,
     /// The peer may not use local memory this way.
@@ -241,6 +257,8 @@ pub enum WorkOpcode {
     CompareSwap = 3,
     /// A FETCH_ADD.
     FetchAdd = 4,
+    /// A local invalidation.
+    LocalInvalidate = 6,
     /// A receive, by a SEND.
     Receive = 128,
     /// A receive, by a WRITE with immediate.
@@ -257,6 +275,7 @@ impl From<&SendOp> for WorkOpcode {
             SendOp::Read(_) => Self::Read,
             SendOp::Atomic(_, AtomicOp::CompareSwap { .. }) => Self::CompareSwap,
             SendOp::Atomic(_, AtomicOp::FetchAdd { .. }) => Self::FetchAdd,
+            SendOp::Own(OwnOp::Invalidate(_)) => Self::LocalInvalidate,
         }
     }
 }

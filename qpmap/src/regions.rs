@@ -86,6 +86,17 @@ impl<B: RegionMemory> Regions<B> {
         }
     }
 
+    /// Takes a key of the domain away, for a program of this node: the region refuses all use,
+    /// until its owner deregisters it or registers it anew.
+    ///
+    /// # Errors
+    /// The domain has no such key, or it was taken away before.
+    pub fn invalidate_own(&self, pd: PdId, key: Rkey) -> Result<(), MemoryFault> {
+        let region = self.usable(pd, key.0)?;
+        region.invalidated.store(true, Ordering::Release);
+        Ok(())
+    }
+
     /// The region of `key` and the place of `addr` in it, if `length` bytes from there on may be
     /// used for `access`.
     #[inline(always)]
@@ -282,8 +293,7 @@ impl<B: RegionMemory> Memory for Regions<B> {
                 wanted: wanted.bits(),
             });
         }
-        region.invalidated.store(true, Ordering::Release);
-        Ok(())
+        self.invalidate_own(pd, key)
     }
 }
 

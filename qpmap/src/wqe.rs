@@ -28,7 +28,7 @@ use crate::error::VerbsError;
 use crate::ring::{Ring, RingMemory, SLOT_WORDS};
 use std::sync::atomic::Ordering;
 use trunkline_conn::mem::{AtomicOp, Sge};
-use trunkline_conn::work::{MAX_MESSAGE, Remote, SendFlags, SendOp};
+use trunkline_conn::work::{MAX_MESSAGE, OwnOp, Remote, SendFlags, SendOp};
 use trunkline_wire::Rkey;
 
 /// What the requests of one queue may hold.
@@ -61,6 +61,7 @@ mod opcode {
     pub(super) const READ: u8 = 4;
     pub(super) const COMPARE_SWAP: u8 = 5;
     pub(super) const FETCH_ADD: u8 = 6;
+    pub(super) const LOCAL_INVALIDATE: u8 = 7;
     pub(super) const SEND_INVALIDATE: u8 = 9;
     /// Verbs tell datagrams by the type of their QP, which a ring does not know: ours.
     pub(super) const SEND_TO: u8 = 0x82;
@@ -120,15 +121,22 @@ impl SendWr<'_> {
             return Err(self.bad_flags("INLINE is for requests with inline bytes"));
         }
         let length = check_sges(self.sges, limits)?;
-        if matches!(self.op, SendOp::Atomic(..)) {
-            return self.check_atomic(length);
+        match self.op {
+            SendOp::Atomic(..) => self.check_atomic(length),
+            SendOp::Own(_) if !self.sges.is_empty() => Err(VerbsError::TooManySge {
+                count: self.sges.len() as u32,
+                max: 0,
+            }),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     fn check_inline(&self, inline: &[u8], limits: Limits) -> Result<(), VerbsError> {
         if self.op.has_response_data() {
             return Err(self.bad_flags("READs and atomics have no inline bytes"));
+        }
+        if matches!(self.op, SendOp::Own(_)) {
+            return Err(self.bad_flags("what sends nothing has no inline bytes"));
         }
         if inline.len() > usize::from(limits.max_inline) {
             return Err(VerbsError::InlineTooLong {
@@ -187,6 +195,7 @@ impl SendWr<'_> {
             SendOp::Send => (opcode::SEND, NONE, 0),
             SendOp::SendImm(immediate) => (opcode::SEND_IMM, NONE, immediate),
             SendOp::SendInvalidate(key) => (opcode::SEND_INVALIDATE, NONE, key.0),
+            SendOp::Own(OwnOp::Invalidate(key)) => (opcode::LOCAL_INVALIDATE, NONE, key.0),
             SendOp::SendTo(to) => {
                 let receiver = Remote {
                     addr: pair(to.qkey, to.qpn.get() | (to.ip.hop_limit() as u32) << 24),

@@ -154,7 +154,7 @@ impl Requester {
             _ => segment::packets(request.length, config.path_mtu.bytes()),
         };
         let answered = request.op.has_response_data();
-        let unusable = matches!(request.op, SendOp::SendTo(_))
+        let unusable = matches!(request.op, SendOp::SendTo(_) | SendOp::Own(_))
             || answered && (config.max_rd_atomic == 0 || matches!(request.local, Local::Inline(_)));
         self.queue.push_back(Entry {
             request,

@@ -47,11 +47,11 @@ pub(crate) enum Family {
 }
 
 /// Opcode of a packet of a SEND or WRITE. READ and atomic requests are always the only packet, and
-/// connections refuse datagrams when they are posted.
+/// connections refuse datagrams, and what sends nothing, when they are posted.
 pub(crate) const fn opcode(family: Family, op: &SendOp, position: Position) -> Opcode {
     use crate::mem::AtomicOp;
     let opcode = match (op, position) {
-        (SendOp::SendTo(_), _) => Opcode::UD_SEND_ONLY,
+        (SendOp::SendTo(_) | SendOp::Own(_), _) => Opcode::UD_SEND_ONLY,
         (SendOp::Send | SendOp::SendImm(_) | SendOp::SendInvalidate(_), Position::First) => {
             Opcode::RC_SEND_FIRST
         }

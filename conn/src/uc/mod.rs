@@ -114,7 +114,11 @@ impl UnreliableConnection {
         );
         let known = !matches!(
             request.op,
-            SendOp::Read(_) | SendOp::Atomic(..) | SendOp::SendInvalidate(_) | SendOp::SendTo(_)
+            SendOp::Read(_)
+                | SendOp::Atomic(..)
+                | SendOp::SendInvalidate(_)
+                | SendOp::SendTo(_)
+                | SendOp::Own(_)
         );
         let full = self.queue.len() >= self.config.send_capacity;
         if full || self.state != State::Ready {

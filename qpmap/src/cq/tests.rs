@@ -72,6 +72,7 @@ fn completion() -> impl Strategy<Value = Completion> {
         LocalLength,
         LocalQpOperation,
         LocalProtection,
+        MemoryManagement,
         Flushed,
         BadResponse,
         LocalAccess,
@@ -89,6 +90,7 @@ fn completion() -> impl Strategy<Value = Completion> {
         WorkOpcode::Read,
         WorkOpcode::CompareSwap,
         WorkOpcode::FetchAdd,
+        WorkOpcode::LocalInvalidate,
         WorkOpcode::Receive,
         WorkOpcode::ReceiveWriteImm,
     ];

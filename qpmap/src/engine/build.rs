@@ -417,7 +417,7 @@ impl<'a> PacketTemplate<'a> {
             at += bytes.len();
         };
         match op {
-            SendOp::Send | SendOp::SendTo(_) => {}
+            SendOp::Send | SendOp::SendTo(_) | SendOp::Own(_) => {}
             SendOp::SendImm(value) => put(&ImmDt(*value).to_bytes()),
             SendOp::SendInvalidate(key) => put(&Ieth(*key).to_bytes()),
             SendOp::Write(remote) | SendOp::Read(remote) => put(&reth(remote).to_bytes()),
@@ -444,7 +444,7 @@ impl<'a> PacketTemplate<'a> {
 
 const fn further_length(op: &SendOp) -> usize {
     match op {
-        SendOp::Send | SendOp::SendTo(_) => 0,
+        SendOp::Send | SendOp::SendTo(_) | SendOp::Own(_) => 0,
         SendOp::SendImm(_) => ImmDt::LEN,
         SendOp::SendInvalidate(_) => Ieth::LEN,
         SendOp::Write(_) | SendOp::Read(_) => Reth::LEN,
@@ -455,8 +455,9 @@ const fn further_length(op: &SendOp) -> usize {
 
 const fn opcode_of(op: &SendOp) -> Opcode {
     match op {
-        // Datagrams are refused when they are taken from the ring.
-        SendOp::Send | SendOp::SendTo(_) => Opcode::SRC_SEND,
+        // Datagrams are refused when they are taken from the ring, and changes of rights to memory
+        // are not sent.
+        SendOp::Send | SendOp::SendTo(_) | SendOp::Own(_) => Opcode::SRC_SEND,
         SendOp::SendImm(_) => Opcode::SRC_SEND_IMM,
         SendOp::SendInvalidate(_) => Opcode::SRC_SEND_INV,
         SendOp::Write(_) => Opcode::SRC_WRITE,

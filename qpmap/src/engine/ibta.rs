@@ -4,6 +4,7 @@
 //! completion queues, its memory.
 
 use super::events::Events;
+use super::own_memory::own_op;
 use super::qp::{Attributes, Wire};
 use super::schedule::{Served, Share};
 use super::srq::Srq;
@@ -70,6 +71,14 @@ impl IbtaConns {
             slots: VecDeque::new(),
         })
     }
+}
+
+/// What became of a request that changes rights to memory.
+pub(super) enum Fetched {
+    Done,
+    /// It is in the ring again: others are under way.
+    Waits,
+    Failed,
 }
 
 /// Where a QP gets its receives.
@@ -374,6 +383,13 @@ impl<P: Platform> Engine<P> {
                     return;
                 }
             };
+            if let Some(op) = own_op(&request).filter(|_| self.cold(qp).kind != QpType::Ud) {
+                match self.execute_own_fetched(qp, (&request, slots), op, busy) {
+                    Fetched::Done => continue,
+                    Fetched::Waits => break,
+                    Fetched::Failed => return self.fail_ibta(qp),
+                }
+            }
             let receiver = self.receiver(qp, &request.op);
             let record = &mut self.plains.slots[ibta];
             record.slots.push_back(slots);
@@ -388,6 +404,14 @@ impl<P: Platform> Engine<P> {
             assert!(posted.is_ok(), "there is room, and a QP in RTS sends");
         }
         self.touch_ibta(ibta);
+    }
+
+    /// A request of a QP failed before its protocol engine had it.
+    fn fail_ibta(&mut self, qp: u32) {
+        match self.cold(qp).kind {
+            QpType::Uc => self.enter_send_error(qp),
+            _ => self.enter_error(qp),
+        }
     }
 
     fn touch_ibta(&mut self, ibta: u32) {

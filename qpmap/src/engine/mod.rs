@@ -71,6 +71,7 @@ mod in_vain;
 mod inbound;
 mod links;
 mod look_ahead;
+mod own_memory;
 mod pack;
 mod packet;
 mod packs;

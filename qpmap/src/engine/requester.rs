@@ -228,7 +228,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Reports finished requests of a QP in posting order.
-    fn complete_in_order(&mut self, qp: u32) {
+    pub(crate) fn complete_in_order(&mut self, qp: u32) {
         loop {
             let record = &self.qps[qp];
             let first = record.order.first().filter(|_| record.wire != Wire::Routes);

@@ -7,6 +7,7 @@
 
 use super::ending::Ending;
 use super::flows::{Dormant, Flows};
+use super::own_memory::own_op;
 use super::qp::{Flags, Wire};
 use super::qps::Qps;
 use super::requests::Pending;
@@ -231,7 +232,9 @@ impl<P: Platform> Engine<P> {
     fn take_routed(&mut self, qp: u32, request: Request, route: u32, slots: u16) {
         let flow = self.flow_of_route(qp, route);
         let refused = match flow {
-            _ if self.is_impossible(qp, &request) => Some(Status::LocalQpOperation),
+            _ if self.is_impossible(qp, &request) || own_op(&request).is_some() => {
+                Some(Status::LocalQpOperation)
+            }
             None => Some(Status::LocalQpOperation),
             Some(NONE) => Some(Status::Flushed),
             Some(_) => None,

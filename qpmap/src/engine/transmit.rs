@@ -6,6 +6,7 @@
 //! window control messages go before the flows; where the port has little room, before all data.
 
 use super::build::{Emitted, SentPacket};
+use super::own_memory::own_op;
 use super::qp::{Flags, Wire};
 use super::schedule::{First, Owed, Served, Share};
 use super::send::TxContext;
@@ -387,7 +388,15 @@ impl<P: Platform> Engine<P> {
                 .then_some(record.sending)
                 .filter(|at| self.may_begin(flow, *at));
         }
-        while self.flows[flow].sending == NONE {
+        loop {
+            let at = self.flows[flow].sending;
+            if at != NONE {
+                let Some(op) = own_op(&self.requests[at].request) else {
+                    break;
+                };
+                self.execute_own(flow, at, op)?;
+                continue;
+            }
             let qp = self.flows[flow].qp;
             let Wire::Shared(own) = self.qps[qp].wire else {
                 return None;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread;
 use trunkline_conn::mem::{AtomicOp, PdId, Sge};
 use trunkline_conn::work::{
-    Datagram, Local, MAX_INLINE, MAX_MESSAGE, MAX_SGE, Remote, SendFlags, SendOp,
+    Datagram, Local, MAX_INLINE, MAX_MESSAGE, MAX_SGE, OwnOp, Remote, SendFlags, SendOp,
 };
 use trunkline_wire::{Gid, IpFields, Lkey, Qpn, Rkey};
 
@@ -102,7 +102,7 @@ fn op() -> impl Strategy<Value = SendOp> {
         addr,
         rkey: Rkey(rkey),
     });
-    (0..10, remote, any::<u64>(), any::<u64>()).prop_map(|(kind, remote, first, second)| {
+    (0..11, remote, any::<u64>(), any::<u64>()).prop_map(|(kind, remote, first, second)| {
         let (compare, swap, extra) = (first, second, first as u32);
         match kind {
             0 => SendOp::Send,
@@ -113,6 +113,7 @@ fn op() -> impl Strategy<Value = SendOp> {
             5 => SendOp::Read(remote),
             6 => SendOp::Atomic(remote, AtomicOp::CompareSwap { compare, swap }),
             7 => SendOp::Atomic(remote, AtomicOp::FetchAdd { add: first }),
+            10 => SendOp::Own(OwnOp::Invalidate(Rkey(extra))),
             _ => SendOp::SendTo(Datagram {
                 remote: Gid((u128::from(first) << 64 | u128::from(second)).to_be_bytes()),
                 traffic_class: second as u8,
@@ -141,8 +142,9 @@ fn sample() -> impl Strategy<Value = Sample> {
     let bytes = prop::option::of(vec(any::<u8>(), 0..=MAX_INLINE));
     let rest = (any::<u64>(), 0..8u32, any::<u32>());
     (op(), sges(), bytes, rest).prop_map(|(op, mut sges, bytes, (wr_id, flags, route))| {
-        let inline = bytes.filter(|_| !op.has_response_data());
-        if inline.is_some() {
+        let own = matches!(op, SendOp::Own(_));
+        let inline = bytes.filter(|_| !op.has_response_data() && !own);
+        if inline.is_some() || own {
             sges.clear();
         } else if matches!(op, SendOp::Atomic(..)) {
             sges.resize(1, sge(8));
@@ -324,7 +326,9 @@ fn what_a_program_may_not_write_is_named() {
         |code: u64, flags: u64, count: u64| [0, code | flags << 8 | count << 16, 0, 0, 0, 0, 0, 0];
     let full = u64::from(u32::MAX);
     let cases = [
-        (what(7, 0, 0), 1, RingError::UnknownOpcode { opcode: 7 }),
+        (what(10, 0, 0), 1, RingError::UnknownOpcode { opcode: 10 }),
+        (what(7, 8, 0), 1, RingError::BadFlags { flags: 8 }),
+        (what(7, 0, 1), 1, RingError::TooManySge { count: 1, max: 0 }),
         (what(255, 0, 0), 1, RingError::UnknownOpcode { opcode: 255 }),
         (what(2, 0x10, 0), 1, RingError::BadFlags { flags: 0x10 }),
         (what(4, 8, 8), 1, RingError::BadFlags { flags: 8 }),

@@ -1,7 +1,7 @@
 //! Work requests as programs write them.
 
 use trunkline_conn::mem::{AtomicOp, Sge};
-use trunkline_conn::work::{Datagram, Remote, SendFlags, SendOp};
+use trunkline_conn::work::{Datagram, OwnOp, Remote, SendFlags, SendOp};
 use trunkline_wire::Rkey;
 
 /// Route of a request that goes where its QP is bound.
@@ -65,6 +65,17 @@ impl<'a> SendWr<'a> {
     /// Returns a SEND that takes a key of the peer away from it.
     pub const fn send_invalidate(key: Rkey) -> Self {
         Self::new(SendOp::SendInvalidate(key))
+    }
+
+    /// Returns a local invalidation (`IBV_WR_LOCAL_INV`): a key of the QP's protection domain is
+    /// taken away, once all that was posted to the QP before has completed. RC and UC QPs have it;
+    /// one that is app-managed, or UD, fails the request.
+    ///
+    /// The request has neither elements nor inline bytes. It ends with
+    /// [`MemoryManagement`](trunkline_conn::work::Status::MemoryManagement) where the domain has no
+    /// such key (any more).
+    pub const fn local_invalidate(key: Rkey) -> Self {
+        Self::new(SendOp::Own(OwnOp::Invalidate(key)))
     }
 
     /// Returns a datagram of a UD QP.

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use std::sync::atomic::Ordering;
 use trunkline_conn::mem::{AtomicOp, PdId, Sge};
 use trunkline_conn::work::{
-    Datagram, Local, MAX_MESSAGE, Receive, Remote, Request, SendFlags, SendOp,
+    Datagram, Local, MAX_MESSAGE, OwnOp, Receive, Remote, Request, SendFlags, SendOp,
 };
 use trunkline_wire::{Gid, IpFields, Lkey, Qpn, Rkey};
 
@@ -108,15 +108,16 @@ fn far_send<W: RingMemory>(
     let (code, flags, count, extra) = fields(what);
     let inline = flags.contains(SendFlags::INLINE);
     let atomic = matches!(code, opcode::COMPARE_SWAP | opcode::FETCH_ADD);
-    if flags.0 & !FLAGS != 0 || inline && (atomic || code == opcode::READ) {
+    let own = code == opcode::LOCAL_INVALIDATE;
+    if flags.0 & !FLAGS != 0 || inline && (atomic || own || code == opcode::READ) {
         return Err(RingError::BadFlags {
             flags: flags.0 as u8,
         });
     }
-    if atomic && count > 1 {
+    if atomic && count > 1 || own && count > 0 {
         return Err(RingError::TooManySge {
             count: count as u32,
-            max: 1,
+            max: u32::from(atomic),
         });
     }
     let data = SEND_HEAD
@@ -158,6 +159,7 @@ fn far_send<W: RingMemory>(
         opcode::SEND => SendOp::Send,
         opcode::SEND_IMM => SendOp::SendImm(extra),
         opcode::SEND_INVALIDATE => SendOp::SendInvalidate(Rkey(extra)),
+        opcode::LOCAL_INVALIDATE => SendOp::Own(OwnOp::Invalidate(Rkey(extra))),
         opcode::SEND_TO | opcode::SEND_TO_IMM => {
             let [qkey, qpn] = halves(remote.addr);
             let gid = u128::from(operand(0)) << 64 | u128::from(operand(1));
