@@ -49,10 +49,12 @@ pub use trunkline_conn::mem::{Access, AtomicOp, PdId, Sge};
 pub use trunkline_conn::time::Instant;
 pub use trunkline_conn::ud::GRH_LEN;
 pub use trunkline_conn::work::{
-    Completion, Datagram, Extra, OwnOp, Remote, SendFlags, SendOp, Status, VendorError, WorkOpcode,
+    BindMw, Completion, Datagram, Extra, OwnOp, Remote, SendFlags, SendOp, Status, VendorError,
+    WorkOpcode, inc_rkey,
 };
 pub use trunkline_dataplane::{Errno, InterfaceName, Port, PortCounters, PortError, UdpOpenError};
 pub use trunkline_qpmap::cq::{CqOverflow, Notify};
+pub use trunkline_qpmap::regions::MwType;
 pub use trunkline_qpmap::wqe::{RecvWr, SendWr};
 pub use trunkline_qpmap::{
     Allowed, Attributes, Changes, ConnId, ConnectionStats, Counters, CqId, LAST_WQE, LiveObjects,
@@ -64,6 +66,7 @@ pub use verbs::connection::{Connection, ConnectionOptions};
 pub use verbs::cq::Cq;
 pub use verbs::event::Event;
 pub use verbs::mr::{Mr, Pd, Reregister};
+pub use verbs::mw::{BindOptions, Mw};
 pub use verbs::qp::{LookAhead, Qp, QpAddress, QpOptions};
 pub use verbs::srq::Srq;
 pub use worker::clock::Clock;

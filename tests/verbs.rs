@@ -30,6 +30,8 @@ mod srqs;
 mod threads;
 #[path = "verbs/waits.rs"]
 mod waits;
+#[path = "verbs/windows.rs"]
+mod windows;
 
 use common::{Pair, pattern};
 use trunkline::{

@@ -1,11 +1,20 @@
 //! Memory as a trait: keys, ranges and rights are checked by whoever implements it.
 
 use core::ops::{BitOr, BitOrAssign};
-use trunkline_wire::{Crc, Lkey, Rkey};
+use trunkline_wire::{Crc, Lkey, Qpn, Rkey};
 
 /// Protection domain: keys and QPs of different domains do not see each other.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct PdId(pub u32);
+
+/// The QP that does what a peer asks for: the peer has the rights that this QP has.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Responder {
+    /// Its protection domain.
+    pub pd: PdId,
+    /// Its number, to which windows of type 2 are bound.
+    pub qpn: Qpn,
+}
 
 /// What a memory region allows, with the bit values of `enum ibv_access_flags`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -22,6 +31,8 @@ impl Access {
     pub const REMOTE_READ: Self = Self(1 << 2);
     /// Peers may run atomics on it.
     pub const REMOTE_ATOMIC: Self = Self(1 << 3);
+    /// Memory windows may be bound to it (`IBV_ACCESS_MW_BIND`).
+    pub const MW_BIND: Self = Self(1 << 4);
     /// Its addresses are offsets from its first byte (`IBV_ACCESS_ZERO_BASED`): it begins at
     /// iova 0.
     pub const ZERO_BASED: Self = Self(1 << 5);
@@ -31,8 +42,8 @@ impl Access {
     pub const REMOTE_INVALIDATE: Self = Self(1 << 30);
     /// Placement need not follow the order of messages.
     pub const RELAXED_ORDERING: Self = Self(1 << 20);
-    /// All rights to read, write and run atomics. Relaxed ordering, remote invalidation and offsets
-    /// as addresses are asked for beside it.
+    /// All rights to read, write and run atomics. Relaxed ordering, remote invalidation, windows
+    /// and offsets as addresses are asked for beside it.
     pub const ALL: Self = Self(0b1111);
 
     /// The bits, as verbs programs pass them.
@@ -127,6 +138,12 @@ pub enum MemoryFault {
         /// The key.
         key: u32,
     },
+    /// The window is bound to another QP.
+    #[error("the window with key {key:#010x} is bound to another QP")]
+    ForeignQp {
+        /// The key.
+        key: u32,
+    },
     /// The range is not inside the region. `addr + length` is computed without wrapping.
     #[error("{length} bytes at {addr:#x} are outside the region of key {key:#010x}")]
     OutOfRange {
@@ -217,7 +234,7 @@ pub trait Memory {
     /// The fault.
     fn check_remote(
         &self,
-        pd: PdId,
+        by: Responder,
         key: Rkey,
         addr: u64,
         length: u32,
@@ -230,7 +247,7 @@ pub trait Memory {
     /// The fault. Of [`MemoryFault::Unreachable`] alone some bytes may have been read.
     fn read(
         &self,
-        pd: PdId,
+        by: Responder,
         key: Rkey,
         addr: u64,
         out: &mut [u8],
@@ -243,7 +260,7 @@ pub trait Memory {
     /// The fault. Of [`MemoryFault::Unreachable`] alone some bytes may have been written.
     fn write(
         &self,
-        pd: PdId,
+        by: Responder,
         key: Rkey,
         addr: u64,
         data: &[u8],
@@ -255,13 +272,15 @@ pub trait Memory {
     ///
     /// # Errors
     /// The fault; nothing is changed then.
-    fn atomic(&self, pd: PdId, key: Rkey, addr: u64, op: AtomicOp) -> Result<u64, MemoryFault>;
+    fn atomic(&self, by: Responder, key: Rkey, addr: u64, op: AtomicOp)
+    -> Result<u64, MemoryFault>;
 
-    /// Invalidates `key` for a peer (SEND with invalidate); checks [`Access::REMOTE_INVALIDATE`].
+    /// Invalidates `key` for a peer (SEND with invalidate): of a region that allows
+    /// [`Access::REMOTE_INVALIDATE`], or of a window of type 2.
     ///
     /// # Errors
-    /// When `pd` has no such key, or its region does not allow it.
-    fn invalidate(&mut self, pd: PdId, key: Rkey) -> Result<(), MemoryFault>;
+    /// When the domain has no such key, or its region or window does not allow it.
+    fn invalidate(&mut self, by: Responder, key: Rkey) -> Result<(), MemoryFault>;
 }
 
 /// Bytes of a region are not there: [`MemoryFault::Unreachable`].

@@ -1,9 +1,9 @@
 //! Work requests and completions in the words of verbs: what an engine is handed and hands back.
 
-use crate::mem::{AtomicOp, PdId, Sge};
+use crate::mem::{Access, AtomicOp, PdId, Sge};
 use core::ops::{BitOr, BitOrAssign};
 use smallvec::SmallVec;
-use trunkline_wire::{Gid, IpFields, Qpn, Rkey};
+use trunkline_wire::{Gid, IpFields, Lkey, Qpn, Rkey};
 
 /// Most scatter-gather elements of one work request.
 pub const MAX_SGE: usize = 16;
@@ -42,8 +42,33 @@ const _: () = assert!(size_of::<SendOp>() <= 48);
 /// its QP that were posted before have completed, and before any that follows is sent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum OwnOp {
-    /// `IBV_WR_LOCAL_INV`: the key is taken away.
+    /// `IBV_WR_LOCAL_INV`: the key of a region or of a window of type 2 is taken away.
     Invalidate(Rkey),
+    /// `IBV_WR_BIND_MW`: peers may use a part of a region by a new key of a window.
+    BindMw(BindMw),
+}
+
+/// What a memory window is bound to (`bind_mw` of `struct ibv_send_wr`).
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct BindMw {
+    /// The key that the window has from then on: the high 24 bits say which window it is, the low 8
+    /// bits are of the program's choice (`ibv_inc_rkey(3)`).
+    pub rkey: Rkey,
+    /// The region, which allows [`Access::MW_BIND`].
+    pub lkey: Lkey,
+    /// Address of the first byte, counted from the region's iova. Peers name the window by it, or,
+    /// with [`Access::ZERO_BASED`], by offsets.
+    pub addr: u64,
+    /// Bytes. 0 unbinds a window of type 1.
+    pub length: u64,
+    /// Rights of peers: of [`Access::REMOTE_WRITE`], [`Access::REMOTE_READ`],
+    /// [`Access::REMOTE_ATOMIC`] and [`Access::ZERO_BASED`].
+    pub access: Access,
+}
+
+/// The key of the same window with the next tag (`ibv_inc_rkey(3)`).
+pub const fn inc_rkey(rkey: Rkey) -> Rkey {
+    Rkey(rkey.0 & !0xff | (rkey.0 as u8).wrapping_add(1) as u32)
 }
 
 impl SendOp {
@@ -191,8 +216,8 @@ pub enum Status {
     LocalProtection = 4,
     /// The QP went to the error state first.
     Flushed = 5,
-    /// A key could not be taken away (`IBV_WC_MW_BIND_ERR`; the Memory Management Operation Error
-    /// of IBTA).
+    /// A key could not be taken away, or a window could not be bound (`IBV_WC_MW_BIND_ERR`; the
+    /// Memory Management Operation Error of IBTA).
     MemoryManagement = 6,
     /// The peer answered something that makes no sense.
     BadResponse = 7,
@@ -257,6 +282,8 @@ pub enum WorkOpcode {
     CompareSwap = 3,
     /// A FETCH_ADD.
     FetchAdd = 4,
+    /// A bind of a memory window.
+    BindMw = 5,
     /// A local invalidation.
     LocalInvalidate = 6,
     /// A receive, by a SEND.
@@ -275,6 +302,7 @@ impl From<&SendOp> for WorkOpcode {
             SendOp::Read(_) => Self::Read,
             SendOp::Atomic(_, AtomicOp::CompareSwap { .. }) => Self::CompareSwap,
             SendOp::Atomic(_, AtomicOp::FetchAdd { .. }) => Self::FetchAdd,
+            SendOp::Own(OwnOp::BindMw(_)) => Self::BindMw,
             SendOp::Own(OwnOp::Invalidate(_)) => Self::LocalInvalidate,
         }
     }

@@ -89,6 +89,8 @@ fn tables(c: &mut Criterion) {
 
         let table = RegionTable::new(&Secret::from_seed(1));
         let (pd, regions) = (table.alloc_pd(), table.view());
+        let qpn = trunkline_wire::Qpn::default();
+        let by = trunkline_conn::mem::Responder { pd, qpn };
         let keys: Vec<_> = (0..size)
             .filter_map(|i| {
                 let range = Range(u64::from(i) << 12);
@@ -103,7 +105,7 @@ fn tables(c: &mut Criterion) {
             b.iter(|| {
                 let i = walk.step();
                 let addr = (i as u64) << 12 | 64;
-                regions.check_remote(pd, keys[i], addr, 1024, Access::REMOTE_WRITE)
+                regions.check_remote(by, keys[i], addr, 1024, Access::REMOTE_WRITE)
             });
         });
 

@@ -9,16 +9,20 @@
 //! ([`Regions`]) without locks, and the registration ends when no worker can be using the memory
 //! any more ([`Unregistered`]).
 
+mod binding;
 mod table;
+mod windows;
 
 use crate::key::Secret32;
 use crate::rcu::Reader;
+pub use binding::MwType;
 use std::sync::atomic::{AtomicBool, Ordering};
 pub use table::{RegionTable, Registered, Unregistered};
 use trunkline_conn::mem::{
-    Access, AtomicOp, Memory, MemoryFault, PdId, RegionMemory, Sge, Unreachable,
+    Access, AtomicOp, Memory, MemoryFault, PdId, RegionMemory, Responder, Sge, Unreachable,
 };
 use trunkline_wire::{Crc, Rkey};
+pub use windows::MAX_WINDOWS;
 
 /// Most regions.
 pub const MAX_REGIONS: u32 = 1 << INDEX_BITS;
@@ -87,12 +91,16 @@ impl<B: RegionMemory> Regions<B> {
     }
 
     /// Takes a key of the domain away, for a program of this node: the region refuses all use,
-    /// until its owner deregisters it or registers it anew.
+    /// until its owner deregisters it or registers it anew; a window of type 2 is bound no more.
     ///
     /// # Errors
-    /// The domain has no such key, or it was taken away before.
-    pub fn invalidate_own(&self, pd: PdId, key: Rkey) -> Result<(), MemoryFault> {
-        let region = self.usable(pd, key.0)?;
+    /// The domain has no such key, or it was taken away before; a window of type 1, or one that
+    /// another QP bound.
+    pub fn invalidate_own(&self, by: Responder, key: Rkey) -> Result<(), MemoryFault> {
+        let region = match self.usable(by.pd, key.0) {
+            Err(MemoryFault::UnknownKey { .. }) => return self.invalidate_window(by, key.0),
+            found => found?,
+        };
         region.invalidated.store(true, Ordering::Release);
         Ok(())
     }
@@ -123,6 +131,24 @@ impl<B: RegionMemory> Regions<B> {
             return Err(MemoryFault::OutOfRange { key, addr, length });
         }
         Ok((region, offset as usize))
+    }
+
+    /// The same for a peer, which may also use a window.
+    #[inline(always)]
+    fn remote_range(
+        &self,
+        by: Responder,
+        key: u32,
+        addr: u64,
+        length: u64,
+        access: Access,
+    ) -> Result<(&Region<B>, usize), MemoryFault> {
+        match self.range(by.pd, key, addr, length, access) {
+            Err(MemoryFault::UnknownKey { .. }) => {
+                self.range_of_window(by, key, (addr, length), access)
+            }
+            found => found,
+        }
     }
 
     /// Runs `copy` on each piece of the `length` bytes that begin `offset` bytes into the buffer:
@@ -224,7 +250,7 @@ impl<B: RegionMemory> Memory for Regions<B> {
 
     fn check_remote(
         &self,
-        pd: PdId,
+        by: Responder,
         key: Rkey,
         addr: u64,
         length: u32,
@@ -233,13 +259,13 @@ impl<B: RegionMemory> Memory for Regions<B> {
         if length == 0 {
             return Ok(());
         }
-        self.range(pd, key.0, addr, u64::from(length), access)
+        self.remote_range(by, key.0, addr, u64::from(length), access)
             .map(|_| ())
     }
 
     fn read(
         &self,
-        pd: PdId,
+        by: Responder,
         key: Rkey,
         addr: u64,
         out: &mut [u8],
@@ -248,7 +274,8 @@ impl<B: RegionMemory> Memory for Regions<B> {
         if out.is_empty() {
             return Ok(());
         }
-        let (region, at) = self.range(pd, key.0, addr, out.len() as u64, Access::REMOTE_READ)?;
+        let (region, at) =
+            self.remote_range(by, key.0, addr, out.len() as u64, Access::REMOTE_READ)?;
         let copied = region.bytes.copy_out(at, out, crc);
         copied.map_err(region.unreachable(addr))
     }
@@ -256,7 +283,7 @@ impl<B: RegionMemory> Memory for Regions<B> {
     #[inline]
     fn write(
         &self,
-        pd: PdId,
+        by: Responder,
         key: Rkey,
         addr: u64,
         data: &[u8],
@@ -265,13 +292,20 @@ impl<B: RegionMemory> Memory for Regions<B> {
         if data.is_empty() {
             return Ok(());
         }
-        let (region, at) = self.range(pd, key.0, addr, data.len() as u64, Access::REMOTE_WRITE)?;
+        let (region, at) =
+            self.remote_range(by, key.0, addr, data.len() as u64, Access::REMOTE_WRITE)?;
         let copied = region.bytes.copy_in(at, data, crc);
         copied.map_err(region.unreachable(addr))
     }
 
-    fn atomic(&self, pd: PdId, key: Rkey, addr: u64, op: AtomicOp) -> Result<u64, MemoryFault> {
-        let (region, at) = self.range(pd, key.0, addr, 8, Access::REMOTE_ATOMIC)?;
+    fn atomic(
+        &self,
+        by: Responder,
+        key: Rkey,
+        addr: u64,
+        op: AtomicOp,
+    ) -> Result<u64, MemoryFault> {
+        let (region, at) = self.remote_range(by, key.0, addr, 8, Access::REMOTE_ATOMIC)?;
         // An iova need not have the alignment of the memory.
         let cell = region.bytes.addr().wrapping_add(at as u64);
         if !(addr | cell).is_multiple_of(8) {
@@ -283,8 +317,11 @@ impl<B: RegionMemory> Memory for Regions<B> {
 
     /// The key refuses all use, local too, until its owner deregisters it. Only of a region that
     /// was registered for that: any other one is none of the peer's business.
-    fn invalidate(&mut self, pd: PdId, key: Rkey) -> Result<(), MemoryFault> {
-        let region = self.usable(pd, key.0)?;
+    fn invalidate(&mut self, by: Responder, key: Rkey) -> Result<(), MemoryFault> {
+        let region = match self.usable(by.pd, key.0) {
+            Err(MemoryFault::UnknownKey { .. }) => return self.invalidate_window(by, key.0),
+            found => found?,
+        };
         let (allowed, wanted) = (region.access, Access::REMOTE_INVALIDATE);
         if !allowed.contains(wanted) {
             return Err(MemoryFault::NotAllowed {
@@ -293,7 +330,8 @@ impl<B: RegionMemory> Memory for Regions<B> {
                 wanted: wanted.bits(),
             });
         }
-        self.invalidate_own(pd, key)
+        region.invalidated.store(true, Ordering::Release);
+        Ok(())
     }
 }
 

@@ -6,10 +6,10 @@
 //! word 1   bits 0-7    opcode, enum ibv_wr_opcode  word 1   elements
 //!          bits 8-15   flags, enum ibv_send_flags  word 2.. elements, two words each
 //!          bits 16-31  elements, or inline bytes
-//!          bits 32-63  immediate, or key to invalidate
-//! word 2   remote address; datagrams: Q_Key, QP (high half)
-//! word 3   remote key; datagrams: traffic class; route; datagrams: domain (high half)
-//! word 4.. atomics: compare or add, swap; datagrams: GID, big-endian
+//!          bits 32-63  immediate, key to invalidate, or new key of a window
+//! word 2   remote address; binds: address; datagrams: Q_Key, QP (high half)
+//! word 3   remote key; binds: lkey; datagrams: traffic class; route; datagrams: domain (high half)
+//! word 4.. atomics: compare or add, swap; binds: bytes, rights; datagrams: GID, big-endian
 //! then     elements, two words each: address; length, lkey (high half)
 //!          or the inline bytes, little-endian
 //! ```
@@ -43,6 +43,7 @@ pub(crate) struct Limits {
 const SEND_HEAD: usize = 4;
 const ATOMIC_WORDS: usize = 2;
 const GID_WORDS: usize = 2;
+const BIND_WORDS: usize = 2;
 const RECV_HEAD: usize = 2;
 const SGE_WORDS: usize = 2;
 const WORD_BYTES: usize = size_of::<u64>();
@@ -62,6 +63,7 @@ mod opcode {
     pub(super) const COMPARE_SWAP: u8 = 5;
     pub(super) const FETCH_ADD: u8 = 6;
     pub(super) const LOCAL_INVALIDATE: u8 = 7;
+    pub(super) const BIND_MW: u8 = 8;
     pub(super) const SEND_INVALIDATE: u8 = 9;
     /// Verbs tell datagrams by the type of their QP, which a ring does not know: ours.
     pub(super) const SEND_TO: u8 = 0x82;
@@ -195,6 +197,13 @@ impl SendWr<'_> {
             SendOp::Send => (opcode::SEND, NONE, 0),
             SendOp::SendImm(immediate) => (opcode::SEND_IMM, NONE, immediate),
             SendOp::SendInvalidate(key) => (opcode::SEND_INVALIDATE, NONE, key.0),
+            SendOp::Own(OwnOp::BindMw(bind)) => {
+                let region = Remote {
+                    addr: bind.addr,
+                    rkey: Rkey(bind.lkey.0),
+                };
+                (opcode::BIND_MW, region, bind.rkey.0)
+            }
             SendOp::Own(OwnOp::Invalidate(key)) => (opcode::LOCAL_INVALIDATE, NONE, key.0),
             SendOp::SendTo(to) => {
                 let receiver = Remote {
@@ -250,6 +259,11 @@ impl Post for SendWr<'_> {
                 words[4].store(first, Ordering::Relaxed);
                 words[5].store(second, Ordering::Relaxed);
                 SEND_HEAD + ATOMIC_WORDS
+            }
+            SendOp::Own(OwnOp::BindMw(bind)) => {
+                words[4].store(bind.length, Ordering::Relaxed);
+                words[5].store(bind.access.bits().into(), Ordering::Relaxed);
+                SEND_HEAD + BIND_WORDS
             }
             SendOp::SendTo(to) if limits.datagrams => {
                 let gid = u128::from_be_bytes(to.remote.0);

@@ -5,5 +5,6 @@ pub(crate) mod connection;
 pub(crate) mod cq;
 pub(crate) mod event;
 pub(crate) mod mr;
+pub(crate) mod mw;
 pub(crate) mod qp;
 pub(crate) mod srq;

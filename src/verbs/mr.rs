@@ -13,6 +13,8 @@ use std::sync::Arc;
 use trunkline_conn::mem::{Access, AtomicOp, PdId, RegionMemory, Sge};
 use trunkline_conn::work::Remote;
 use trunkline_dataplane::Region;
+#[cfg(doc)]
+use trunkline_qpmap::VerbsError;
 use trunkline_qpmap::regions::Registered;
 use trunkline_wire::{Lkey, Rkey};
 
@@ -155,7 +157,8 @@ impl Pd {
 /// A registered memory region (`ibv_reg_mr(3)`).
 ///
 /// It owns its memory and copies in and out: peers may change the bytes at any time, so there is no
-/// reference to them. Dropping it deregisters; leaking it leaves memory registered, which is sound.
+/// reference to them. Dropping it deregisters, and unbinds its windows before; leaking it leaves
+/// memory registered, which is sound.
 pub struct Mr {
     pd: Pd,
     region: Region,
@@ -258,6 +261,23 @@ impl Mr {
         Ok(self.region.atomic(offset, op))
     }
 
+    /// Deregisters it (`ibv_dereg_mr(3)`), unless windows are bound to it.
+    ///
+    /// # Errors
+    /// [`VerbsError::Busy`] with the number of windows, and the region, which is as it was.
+    #[expect(
+        clippy::result_large_err,
+        reason = "a region that stays comes back whole"
+    )]
+    pub fn deregister(self) -> Result<(), (Self, Error)> {
+        let node = &self.pd.0.node;
+        let free = node.regions();
+        match free.and_then(|regions| Ok(regions.check_unbound(self.rkey())?)) {
+            Ok(()) => Ok(()),
+            Err(error) => Err((self, error)),
+        }
+    }
+
     fn check(&self, offset: usize, length: usize) -> Result<(), Error> {
         match offset.checked_add(length) {
             Some(end) if end <= self.len() => Ok(()),
@@ -273,7 +293,9 @@ impl Mr {
 impl Drop for Mr {
     fn drop(&mut self) {
         let node = &self.pd.0.node;
-        let taken = node.deregister(self.rkey());
+        let unbound = node.regions();
+        let unbound = unbound.and_then(|regions| Ok(regions.unbind_region(self.rkey())?));
+        let taken = unbound.and_then(|()| node.deregister(self.rkey()));
         node.gave_up(taken, "an Mr is registered as long as it lives");
     }
 }

@@ -208,7 +208,7 @@ impl Qp {
         LookAhead(Arc::clone(&self.0.queues))
     }
 
-    fn node(&self) -> &Arc<Shared> {
+    pub(crate) fn node(&self) -> &Arc<Shared> {
         &self.0.pd.0.node
     }
 

@@ -1,6 +1,6 @@
 //! What a connection is set up with.
 
-use crate::mem::{Access, PdId};
+use crate::mem::{Access, PdId, Responder};
 use trunkline_wire::{Operation, Packet, Path, Psn, Qpn, Transport};
 
 /// Payload bytes of a full packet, with the values of `enum ibv_mtu`.
@@ -108,6 +108,14 @@ impl Config {
     pub const DEFAULT_WINDOW: u32 = 256;
     /// The partition every port is a full member of.
     pub const DEFAULT_PKEY: u16 = 0xffff;
+
+    /// Who does what the peer asks for.
+    pub(crate) const fn responder(&self) -> Responder {
+        Responder {
+            pd: self.pd,
+            qpn: self.qpn,
+        }
+    }
 
     /// A connection with the usual attributes between two QPs; PSNs start at 0, every right is
     /// given.

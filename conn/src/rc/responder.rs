@@ -361,7 +361,7 @@ impl Responder {
                 let addr = addr.wrapping_add(u64::from(offset));
                 let memory = host.memory();
                 route.emit(out, &headers, bytes as usize, |payload, crc| {
-                    memory.read(config.pd, key, addr, payload, Some(crc))
+                    memory.read(config.responder(), key, addr, payload, Some(crc))
                 })
             }
         };

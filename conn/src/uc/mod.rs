@@ -9,7 +9,7 @@ mod receiver;
 
 use crate::egress::{Egress, Transmitted};
 use crate::host::{Host, QpEvent};
-use crate::mem::{Access, PdId};
+use crate::mem::{Access, PdId, Responder};
 use crate::rc::build::{self, Emitted, Headers, Route};
 use crate::rc::segment::{self, Family};
 use crate::rc::{Dropped, Mtu, State, Stats, put_operation};
@@ -41,6 +41,16 @@ pub struct Config {
     pub access: Access,
     /// Send requests that fit.
     pub send_capacity: usize,
+}
+
+impl Config {
+    /// Who does what the peer asks for.
+    pub(crate) const fn responder(&self) -> Responder {
+        Responder {
+            pd: self.pd,
+            qpn: self.qpn,
+        }
+    }
 }
 
 /// An unreliable connection: the protocol half of a UC QP. See the [module](self).

@@ -125,7 +125,7 @@ impl Receiver {
                 }
                 let (key, addr, length) = (reth.rkey, reth.va, reth.length);
                 host.memory()
-                    .check_remote(config.pd, key, addr, length, Access::REMOTE_WRITE)
+                    .check_remote(config.responder(), key, addr, length, Access::REMOTE_WRITE)
                     .map_err(|_| Dropped::AccessDenied)?;
                 (key, addr, length, 0)
             }
@@ -151,7 +151,7 @@ impl Receiver {
         // The whole range was checked: the sum does not wrap.
         let at = addr.wrapping_add(u64::from(offset));
         host.memory()
-            .write(config.pd, key, at, packet.payload, None)
+            .write(config.responder(), key, at, packet.payload, None)
             .map_err(|_| Dropped::AccessDenied)?;
         if !place.ends() {
             let offset = offset + bytes;

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
 use trunkline_conn::egress::{Egress, Slot};
 use trunkline_conn::host::{Host, QpEvent, ReceivesInError};
-use trunkline_conn::mem::{Access, AtomicOp, Memory, MemoryFault, PdId, Sge};
+use trunkline_conn::mem::{Access, AtomicOp, Memory, MemoryFault, PdId, Responder, Sge};
 use trunkline_conn::work::{
     Completion, Local, Receive, Request, SendFlags, SendOp, Status, WorkOpcode,
 };
@@ -172,7 +172,7 @@ impl Memory for Ram {
 
     fn check_remote(
         &self,
-        pd: PdId,
+        by: Responder,
         key: Rkey,
         addr: u64,
         length: u32,
@@ -181,13 +181,13 @@ impl Memory for Ram {
         if length == 0 {
             return Ok(());
         }
-        self.check(pd, key.0, addr, length.into(), access)
+        self.check(by.pd, key.0, addr, length.into(), access)
             .map(|_| ())
     }
 
     fn read(
         &self,
-        pd: PdId,
+        by: Responder,
         key: Rkey,
         addr: u64,
         out: &mut [u8],
@@ -195,7 +195,8 @@ impl Memory for Ram {
     ) -> Result<(), MemoryFault> {
         if !out.is_empty() {
             let length = out.len();
-            let (region, at) = self.check(pd, key.0, addr, length as u64, Access::REMOTE_READ)?;
+            let (region, at) =
+                self.check(by.pd, key.0, addr, length as u64, Access::REMOTE_READ)?;
             out.copy_from_slice(&region.bytes.borrow()[at..at + length]);
         }
         if let Some(crc) = crc {
@@ -206,7 +207,7 @@ impl Memory for Ram {
 
     fn write(
         &self,
-        pd: PdId,
+        by: Responder,
         key: Rkey,
         addr: u64,
         data: &[u8],
@@ -214,7 +215,8 @@ impl Memory for Ram {
     ) -> Result<(), MemoryFault> {
         if !data.is_empty() {
             let length = data.len();
-            let (region, at) = self.check(pd, key.0, addr, length as u64, Access::REMOTE_WRITE)?;
+            let (region, at) =
+                self.check(by.pd, key.0, addr, length as u64, Access::REMOTE_WRITE)?;
             region.bytes.borrow_mut()[at..at + length].copy_from_slice(data);
         }
         if let Some(crc) = crc {
@@ -223,8 +225,14 @@ impl Memory for Ram {
         Ok(())
     }
 
-    fn atomic(&self, pd: PdId, key: Rkey, addr: u64, op: AtomicOp) -> Result<u64, MemoryFault> {
-        let (region, at) = self.check(pd, key.0, addr, 8, Access::REMOTE_ATOMIC)?;
+    fn atomic(
+        &self,
+        by: Responder,
+        key: Rkey,
+        addr: u64,
+        op: AtomicOp,
+    ) -> Result<u64, MemoryFault> {
+        let (region, at) = self.check(by.pd, key.0, addr, 8, Access::REMOTE_ATOMIC)?;
         if !addr.is_multiple_of(8) {
             return Err(MemoryFault::Misaligned { addr });
         }
@@ -237,8 +245,8 @@ impl Memory for Ram {
         Ok(before)
     }
 
-    fn invalidate(&mut self, pd: PdId, key: Rkey) -> Result<(), MemoryFault> {
-        self.check_key(pd, key.0)?;
+    fn invalidate(&mut self, by: Responder, key: Rkey) -> Result<(), MemoryFault> {
+        self.check_key(by.pd, key.0)?;
         self.regions.retain(|region| region.key != key.0);
         Ok(())
     }

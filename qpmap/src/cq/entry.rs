@@ -88,6 +88,7 @@ const fn opcode(value: u8) -> WorkOpcode {
         2 => WorkOpcode::Read,
         3 => WorkOpcode::CompareSwap,
         4 => WorkOpcode::FetchAdd,
+        5 => WorkOpcode::BindMw,
         6 => WorkOpcode::LocalInvalidate,
         128 => WorkOpcode::Receive,
         129 => WorkOpcode::ReceiveWriteImm,

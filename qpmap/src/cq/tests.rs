@@ -90,6 +90,7 @@ fn completion() -> impl Strategy<Value = Completion> {
         WorkOpcode::Read,
         WorkOpcode::CompareSwap,
         WorkOpcode::FetchAdd,
+        WorkOpcode::BindMw,
         WorkOpcode::LocalInvalidate,
         WorkOpcode::Receive,
         WorkOpcode::ReceiveWriteImm,

@@ -10,7 +10,7 @@ use crate::regions::Regions;
 use std::cell::OnceCell;
 use trunkline_conn::delivery::Stamp;
 use trunkline_conn::egress::Egress;
-use trunkline_conn::mem::{AtomicOp, Memory, MemoryFault, PdId, RegionMemory, Sge};
+use trunkline_conn::mem::{AtomicOp, Memory, MemoryFault, PdId, RegionMemory, Responder, Sge};
 use trunkline_conn::work::{Local, SendFlags, SendOp};
 use trunkline_wire::{
     AtomicEth, Bth, Crc, IcrcSeed, Ieth, ImmDt, Opcode, Path, Psn, Qpn, Reth, SrcExt, SrcExtPart,
@@ -113,7 +113,7 @@ pub(crate) enum Payload<'a> {
     /// Registered memory of the QP's program.
     Gather(PdId, &'a [Sge]),
     /// Registered memory that a peer reads.
-    Read(PdId, trunkline_wire::Rkey, u64),
+    Read(Responder, trunkline_wire::Rkey, u64),
     /// Bytes at hand.
     Bytes(&'a [u8]),
     /// What an atomic found.
@@ -324,9 +324,9 @@ impl<'a> PacketTemplate<'a> {
         match self.payload {
             Payload::None => Ok(()),
             Payload::Gather(pd, sges) => regions.gather(pd, sges, self.offset, payload, sum),
-            Payload::Read(pd, key, addr) => {
+            Payload::Read(by, key, addr) => {
                 let addr = addr.wrapping_add(u64::from(self.offset));
-                regions.read(pd, key, addr, payload, sum)
+                regions.read(by, key, addr, payload, sum)
             }
             Payload::Bytes(bytes) => {
                 payload.copy_from_slice(&bytes[self.offset as usize..][..payload.len()]);

@@ -11,7 +11,7 @@ use super::{Engine, Platform};
 use crate::slab::NONE;
 use trunkline_conn::delivery::Received;
 use trunkline_conn::ingress::Arrival;
-use trunkline_conn::mem::{Memory, PdId, RegionMemory};
+use trunkline_conn::mem::{Memory, PdId, RegionMemory, Responder};
 use trunkline_conn::time::Instant;
 use trunkline_conn::work::{Local, MAX_MESSAGE};
 use trunkline_wire::{Bth, Crc, Reth, SrcExtView, icrc};
@@ -94,7 +94,11 @@ enum Place {
     /// Of a SEND: to the receive request that its assembly holds.
     Receive { pd: PdId, assembly: u32 },
     /// Of a WRITE: where it says.
-    Region { pd: PdId, assembly: u32, reth: Reth },
+    Region {
+        by: Responder,
+        assembly: u32,
+        reth: Reth,
+    },
     /// Of a response: to the memory of the READ that asked for it.
     Read { pd: PdId, request: u32 },
 }
@@ -164,7 +168,10 @@ impl<P: Platform> Engine<P> {
                     return None;
                 }
                 match packet.reth() {
-                    Some(reth) => Place::Region { pd, assembly, reth },
+                    Some(reth) => {
+                        let by = self.responder(record.qp);
+                        Place::Region { by, assembly, reth }
+                    }
                     None => Place::Receive { pd, assembly },
                 }
             }
@@ -260,10 +267,10 @@ impl<P: Platform> Engine<P> {
         let mut sum = icrc::SUMMED_ITSELF;
         let crc = Some(&mut sum);
         let placed = match place {
-            Place::Region { pd, reth, .. } => {
+            Place::Region { by, reth, .. } => {
                 let addr = reth.va.wrapping_add(u64::from(offset));
                 let fits = end <= u64::from(reth.length);
-                fits.then(|| self.regions.write(pd, reth.rkey, addr, payload, crc))
+                fits.then(|| self.regions.write(by, reth.rkey, addr, payload, crc))
             }
             Place::Receive { pd, assembly } => {
                 let fits = |most: u64| end <= most.min(u64::from(MAX_MESSAGE));

@@ -103,8 +103,8 @@ impl<'a, W> Contents<'a, W> {
         let record = &self.flows[flow];
         let (opcode, payload) = match response.outcome {
             Outcome::Read { key, addr, .. } => {
-                let pd = self.qps[record.qp].pd;
-                (Opcode::SRC_READ_RESP, Payload::Read(pd, key, addr))
+                let by = self.qps.responder(record.qp);
+                (Opcode::SRC_READ_RESP, Payload::Read(by, key, addr))
             }
             Outcome::Value(value) => (Opcode::SRC_ATOMIC_RESP, Payload::Value(value.to_be_bytes())),
         };

@@ -9,7 +9,7 @@ use super::{Engine, Platform};
 use crate::slab::NONE;
 use crate::state::QpState;
 use trunkline_conn::host::{QpEvent, ReceivesInError};
-use trunkline_conn::mem::{Access, AtomicOp, Memory, MemoryFault, PdId};
+use trunkline_conn::mem::{Access, AtomicOp, Memory, MemoryFault, PdId, Responder};
 use trunkline_conn::work::{
     Completion, Extra, MAX_MESSAGE, Receive, Status, VendorError, WorkOpcode,
 };
@@ -211,10 +211,10 @@ impl<P: Platform> Engine<P> {
         receive: &Receive,
     ) -> Result<Step, Refusal> {
         let end = packet.message.offset() + packet.payload.len() as u32;
-        let pd = self.qps[self.flows[flow].qp].pd;
         let mut extra = packet.imm().map_or(Extra::None, Extra::Immediate);
         if let Some(key) = packet.invalidate() {
-            if self.regions.invalidate(pd, key).is_err() {
+            let by = self.responder(self.flows[flow].qp);
+            if self.regions.invalidate(by, key).is_err() {
                 self.keep_receive(flow, packet, receive.clone());
                 return Err(Refusal::Own(Status::LocalAccess, NakCode::RemoteAccess));
             }
@@ -236,7 +236,7 @@ impl<P: Platform> Engine<P> {
             return Err(Refusal::INVALID);
         }
         let qp = self.flows[flow].qp;
-        let pd = self.qps[qp].pd;
+        let by = self.responder(qp);
         let whole = offset == 0 && last && self.flows[flow].assembly == NONE;
         let at = if whole {
             NONE
@@ -249,7 +249,7 @@ impl<P: Platform> Engine<P> {
         let begun = self.inbound.get(at);
         if begun.is_none_or(|begun| begun.placed.bytes() == 0) {
             // Nothing is written when any of it would be out of range.
-            self.check_write(qp, pd, &reth)?;
+            self.check_write(qp, by, &reth)?;
         }
         let takes = packet.opcode == Opcode::SRC_WRITE_IMM && last;
         if takes && !self.has_receive(qp) {
@@ -258,7 +258,7 @@ impl<P: Platform> Engine<P> {
         let mut sum = packet.sum;
         let addr = reth.va.wrapping_add(u64::from(offset));
         self.regions
-            .write(pd, reth.rkey, addr, packet.payload, sum.as_mut())?;
+            .write(by, reth.rkey, addr, packet.payload, sum.as_mut())?;
         packet.check_end(sum)?;
         if !last {
             self.inbound.add_piece(at, offset, length);
@@ -280,14 +280,14 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Whether the QP, and the region, let a peer write all of a message.
-    fn check_write(&self, qp: u32, pd: PdId, reth: &Reth) -> Result<(), Refusal> {
+    fn check_write(&self, qp: u32, by: Responder, reth: &Reth) -> Result<(), Refusal> {
         if !self.cold(qp).access().contains(Access::REMOTE_WRITE) {
             // Not what this QP is for (IBTA Vol 1, 9.7.4.1.5), whatever the region allows.
             return Err(Refusal::INVALID);
         }
         let access = Access::REMOTE_WRITE;
         self.regions
-            .check_remote(pd, reth.rkey, reth.va, reth.length, access)?;
+            .check_remote(by, reth.rkey, reth.va, reth.length, access)?;
         Ok(())
     }
 
@@ -307,9 +307,9 @@ impl<P: Platform> Engine<P> {
             // Not what this QP is for (IBTA Vol 1, 9.7.4.1.5), whatever the region allows.
             return Err(Refusal::INVALID);
         }
-        let pd = self.qps[qp].pd;
+        let by = self.responder(qp);
         self.regions
-            .check_remote(pd, reth.rkey, reth.va, reth.length, Access::REMOTE_READ)?;
+            .check_remote(by, reth.rkey, reth.va, reth.length, Access::REMOTE_READ)?;
         let message = packet.message;
         if !self.make_room(flow, message.msn(), message.offset()) {
             return Err(Refusal::INVALID);
@@ -369,8 +369,8 @@ impl<P: Platform> Engine<P> {
                 add: atomic.swap_or_add,
             }
         };
-        let pd = self.qps[qp].pd;
-        let before = match self.regions.atomic(pd, atomic.rkey, atomic.va, op) {
+        let by = self.responder(qp);
+        let before = match self.regions.atomic(by, atomic.rkey, atomic.va, op) {
             Err(MemoryFault::Misaligned { .. }) => return Err(Refusal::INVALID),
             other => other?,
         };

@@ -150,6 +150,7 @@ use trunkline_conn::control::CongestionControl;
 use trunkline_conn::delivery::{self, Policy};
 use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::RegionMemory;
+use trunkline_conn::mem::Responder;
 use trunkline_conn::secret::{Purpose, Secret};
 use trunkline_conn::time::Instant;
 use trunkline_conn::wheel::{Step, Wheel};
@@ -631,6 +632,11 @@ impl<P: Platform> Engine<P> {
 
     pub(crate) fn qp_number(&self, qp: u32) -> Qpn {
         self.qps.number_at(qp)
+    }
+
+    #[inline]
+    pub(crate) fn responder(&self, qp: u32) -> Responder {
+        self.qps.responder(qp)
     }
 }
 

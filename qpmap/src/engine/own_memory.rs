@@ -14,9 +14,10 @@ use trunkline_conn::work::{OwnOp, Request, SendOp, Status};
 impl<P: Platform> Engine<P> {
     /// Does what a request of a QP asks for.
     fn change_own_memory(&mut self, qp: u32, op: OwnOp) -> Result<(), MemoryFault> {
-        let pd = self.qps[qp].pd;
+        let by = self.responder(qp);
         match op {
-            OwnOp::Invalidate(key) => self.regions.invalidate_own(pd, key),
+            OwnOp::Invalidate(key) => self.regions.invalidate_own(by, key),
+            OwnOp::BindMw(bind) => self.regions.bind(by, &bind),
         }
     }
 

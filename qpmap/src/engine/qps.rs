@@ -8,6 +8,7 @@ use crate::slab::{Slab, make_room, reach};
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
+use trunkline_conn::mem::Responder;
 use trunkline_wire::Qpn;
 
 /// Numbers of destroyed QPs that rest before they are used again, and with them their indices,
@@ -188,6 +189,15 @@ impl<W> Qps<W> {
     #[inline]
     pub(crate) fn number_at(&self, index: u32) -> Qpn {
         self.names[index as usize].number
+    }
+
+    /// A QP that executes what its peer asks for.
+    #[inline]
+    pub(crate) fn responder(&self, index: u32) -> Responder {
+        Responder {
+            pd: self[index].pd,
+            qpn: self.number_at(index),
+        }
     }
 
     /// The index that QPs of this number have, whether there is one or not.

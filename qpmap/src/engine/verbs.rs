@@ -120,6 +120,7 @@ impl<P: Platform> Engine<P> {
         self.disconnect(qp);
         self.drop_requests(qp);
         self.drop_completions(qp);
+        self.regions().unbind_qp(qpn);
         let (record, _) = self.qps.remove(qp);
         self.posted.programs().release(qp);
         // Whoever waits for the QP to get ready hears that it is gone.
@@ -330,6 +331,7 @@ impl<P: Platform> Engine<P> {
     }
 
     fn reset_qp(&mut self, qp: u32) {
+        self.regions().unbind_qp(self.qp_number(qp));
         self.disconnect(qp);
         self.drop_requests(qp);
         self.drop_completions(qp);

@@ -8,9 +8,9 @@ use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread;
-use trunkline_conn::mem::{AtomicOp, PdId, Sge};
+use trunkline_conn::mem::{Access, AtomicOp, PdId, Sge};
 use trunkline_conn::work::{
-    Datagram, Local, MAX_INLINE, MAX_MESSAGE, MAX_SGE, OwnOp, Remote, SendFlags, SendOp,
+    BindMw, Datagram, Local, MAX_INLINE, MAX_MESSAGE, MAX_SGE, OwnOp, Remote, SendFlags, SendOp,
 };
 use trunkline_wire::{Gid, IpFields, Lkey, Qpn, Rkey};
 
@@ -102,7 +102,7 @@ fn op() -> impl Strategy<Value = SendOp> {
         addr,
         rkey: Rkey(rkey),
     });
-    (0..11, remote, any::<u64>(), any::<u64>()).prop_map(|(kind, remote, first, second)| {
+    (0..12, remote, any::<u64>(), any::<u64>()).prop_map(|(kind, remote, first, second)| {
         let (compare, swap, extra) = (first, second, first as u32);
         match kind {
             0 => SendOp::Send,
@@ -114,6 +114,13 @@ fn op() -> impl Strategy<Value = SendOp> {
             6 => SendOp::Atomic(remote, AtomicOp::CompareSwap { compare, swap }),
             7 => SendOp::Atomic(remote, AtomicOp::FetchAdd { add: first }),
             10 => SendOp::Own(OwnOp::Invalidate(Rkey(extra))),
+            11 => SendOp::Own(OwnOp::BindMw(BindMw {
+                rkey: Rkey(extra),
+                lkey: Lkey(remote.rkey.0),
+                addr: remote.addr,
+                length: second,
+                access: Access::from_bits(second as u32),
+            })),
             _ => SendOp::SendTo(Datagram {
                 remote: Gid((u128::from(first) << 64 | u128::from(second)).to_be_bytes()),
                 traffic_class: second as u8,

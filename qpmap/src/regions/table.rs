@@ -1,6 +1,9 @@
 //! Registration: what happens once per node, whoever of its workers uses the memory then.
 
+use super::binding::Windows;
+use super::windows::{SLOT_BITS, Slot};
 use super::{INDEX_BITS, MAX_REGIONS, Region, Regions};
+use crate::chunks::{Chunks, chunks};
 use crate::error::VerbsError;
 use crate::key::Secret32;
 use crate::rcu::{Removed, Table};
@@ -35,6 +38,7 @@ pub struct Registered {
 #[derive(Debug)]
 pub struct RegionTable<B> {
     regions: Arc<Table<Region<B>>>,
+    pub(super) windows: Arc<Chunks<Slot, { chunks(SLOT_BITS) }>>,
     books: Arc<Mutex<Books>>,
 }
 
@@ -42,6 +46,7 @@ impl<B> Clone for RegionTable<B> {
     fn clone(&self) -> Self {
         Self {
             regions: Arc::clone(&self.regions),
+            windows: Arc::clone(&self.windows),
             books: Arc::clone(&self.books),
         }
     }
@@ -49,22 +54,23 @@ impl<B> Clone for RegionTable<B> {
 
 /// What only those who register and deregister need.
 #[derive(Debug)]
-struct Books {
+pub(super) struct Books {
     /// The key and the domain of each region.
     regions: Slab<(u32, PdId)>,
     /// Salt of the last registration in each slot.
     salts: Vec<u16>,
     /// From which the first salt of a slot is drawn.
-    first_salts: Stream,
-    domains: Slab<Domain>,
-    secret: Secret32,
+    pub(super) first_salts: Stream,
+    pub(super) domains: Slab<Domain>,
+    pub(super) secret: Secret32,
+    pub(super) windows: Windows,
 }
 
 /// What is in a protection domain.
 #[derive(Clone, Copy, Debug, Default)]
-struct Domain {
+pub(super) struct Domain {
     regions: u32,
-    others: u32,
+    pub(super) others: u32,
 }
 
 impl<B: RegionMemory> RegionTable<B> {
@@ -76,14 +82,16 @@ impl<B: RegionMemory> RegionTable<B> {
             first_salts: secret.stream(Purpose::RegionSalts),
             domains: Slab::new(),
             secret: Secret32::new(secret.stream(Purpose::RegionKeys)),
+            windows: Windows::new(),
         };
         Self {
             regions: Table::new(),
+            windows: Arc::new(Chunks::new()),
             books: Arc::new(Mutex::new(books)),
         }
     }
 
-    fn books(&self) -> MutexGuard<'_, Books> {
+    pub(super) fn books(&self) -> MutexGuard<'_, Books> {
         self.books
             .lock()
             .expect("who panics with the books has broken their law")
@@ -197,7 +205,8 @@ impl<B: RegionMemory> RegionTable<B> {
     /// The key stays, unless the region was invalidated: then it gets a new one.
     ///
     /// # Errors
-    /// There is no such key; those of [`register_at`](Self::register_at). The region is then as it
+    /// There is no such key; [`VerbsError::Busy`] while windows are bound to the region; those of
+    /// [`register_at`](Self::register_at). The region is then as it
     /// was.
     pub fn reregister(
         &self,
@@ -211,6 +220,7 @@ impl<B: RegionMemory> RegionTable<B> {
         let length = check_range(&bytes, iova)?;
         let mut books = self.books();
         let index = books.known(key)?;
+        books.check_unbound(index)?;
         let reader = self.regions.reader();
         let old = reader.get(index).expect("the books list what is there");
         let revoked = old.invalidated.load(Ordering::Acquire);
@@ -240,10 +250,11 @@ impl<B: RegionMemory> RegionTable<B> {
     /// the region from now on. A worker may be using its memory still.
     ///
     /// # Errors
-    /// There is no such key.
+    /// There is no such key; [`VerbsError::Busy`] while windows are bound to the region.
     pub fn unregister(&self, key: Rkey) -> Result<Unregistered<B>, VerbsError> {
         let mut books = self.books();
         let index = books.known(key)?;
+        books.check_unbound(index)?;
         books.leave(index);
         let removed = self.regions.remove(index);
         Ok(Unregistered(removed.expect("the books list what is there")))
@@ -261,7 +272,7 @@ impl<B: RegionMemory> RegionTable<B> {
 }
 
 impl Books {
-    fn domain(&mut self, pd: PdId) -> Result<&mut Domain, VerbsError> {
+    pub(super) fn domain(&mut self, pd: PdId) -> Result<&mut Domain, VerbsError> {
         self.domains
             .get_mut(pd.0)
             .ok_or(VerbsError::UnknownPd { pd: pd.0 })
@@ -289,17 +300,34 @@ impl Books {
 
     /// The next key of a slot.
     fn next_key(&mut self, index: u32) -> u32 {
-        let salt = &mut self.salts[index as usize];
-        *salt = salt.wrapping_add(1) & SALT_MASK;
-        self.secret.seal(index | u32::from(*salt) << INDEX_BITS)
+        loop {
+            let salt = &mut self.salts[index as usize];
+            *salt = salt.wrapping_add(1) & SALT_MASK;
+            let key = self.secret.seal(index | u32::from(*salt) << INDEX_BITS);
+            // Of the keys of a slot hardly one is a window's.
+            if !self.is_window(key) {
+                return key;
+            }
+        }
     }
 
     /// The slot of the region that has a key.
-    fn known(&self, key: Rkey) -> Result<u32, VerbsError> {
+    pub(super) fn known(&self, key: Rkey) -> Result<u32, VerbsError> {
         let index = self.secret.open(key.0) & (MAX_REGIONS - 1);
         let entry = self.regions.get(index).filter(|(its, _)| *its == key.0);
         let found = entry.map(|_| index);
         found.ok_or(VerbsError::UnknownKey { key: key.0 })
+    }
+
+    /// Checks that no window is bound to a region.
+    pub(super) fn check_unbound(&self, index: u32) -> Result<(), VerbsError> {
+        match self.windows.of_region(index) {
+            0 => Ok(()),
+            users => Err(VerbsError::Busy {
+                what: "memory region",
+                users,
+            }),
+        }
     }
 
     /// Moves a region to a domain, and gives it a new key where its own was `revoked`. Returns its
@@ -360,7 +388,10 @@ fn check_range(bytes: &impl RegionMemory, iova: u64) -> Result<u64, VerbsError> 
 fn check_access(access: Access, iova: u64) -> Result<(), VerbsError> {
     let bits = access.bits();
     let writes = Access::REMOTE_WRITE.bits() | Access::REMOTE_ATOMIC.bits();
-    let others = Access::REMOTE_INVALIDATE.with(Access::ZERO_BASED).bits();
+    let others = Access::REMOTE_INVALIDATE
+        .with(Access::ZERO_BASED)
+        .with(Access::MW_BIND)
+        .bits();
     let known = Access::ALL.bits() | others | HUGETLB | OPTIONAL;
     if bits & !known != 0 {
         let why = "some of them mean nothing";

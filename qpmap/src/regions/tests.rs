@@ -2,6 +2,7 @@
 
 mod iova;
 mod reregister;
+mod windows;
 
 use super::*;
 use crate::error::VerbsError;
@@ -88,6 +89,14 @@ impl RegionMemory for Block {
     }
 }
 
+/// A QP of a domain that executes what a peer asks for.
+fn by(pd: PdId) -> Responder {
+    Responder {
+        pd,
+        ..Responder::default()
+    }
+}
+
 fn regions() -> (Regions<Block>, PdId) {
     let table = RegionTable::new(&Secret::from_seed(1));
     let pd = table.alloc_pd();
@@ -151,7 +160,7 @@ fn a_region_cannot_wrap_around() {
         .register(pd, Block::new(addr, 7), Access::ALL)
         .unwrap()
         .rkey;
-    regions.write(pd, key, addr, &[1; 7], None).unwrap();
+    regions.write(by(pd), key, addr, &[1; 7], None).unwrap();
     for (addr, length) in [
         (addr, 8),
         (addr + 1, 7),
@@ -159,7 +168,7 @@ fn a_region_cannot_wrap_around() {
         (0, 1),
         (7, u32::MAX),
     ] {
-        let fault = regions.check_remote(pd, key, addr, length, Access::REMOTE_READ);
+        let fault = regions.check_remote(by(pd), key, addr, length, Access::REMOTE_READ);
         let expected = MemoryFault::OutOfRange {
             key: key.0,
             addr,
@@ -224,7 +233,7 @@ fn a_slot_gives_4096_keys_before_one_comes_back() {
         .unwrap();
     assert_eq!(again.rkey.0, first);
     for stale in &keys[1..] {
-        let fault = regions.read(pd, Rkey(*stale), 0, &mut [0], None);
+        let fault = regions.read(by(pd), Rkey(*stale), 0, &mut [0], None);
         assert_eq!(fault, Err(MemoryFault::UnknownKey { key: *stale }));
         assert_eq!(take(&mut regions, Rkey(*stale)).err().unwrap().errno(), 22);
     }
@@ -250,7 +259,7 @@ fn keys_that_were_never_given_out_name_nothing() {
             assert!(regions.bytes(Rkey(guess)).is_none());
             assert!(
                 regions
-                    .check_remote(pd, Rkey(guess), 0, 1, Access::REMOTE_READ)
+                    .check_remote(by(pd), Rkey(guess), 0, 1, Access::REMOTE_READ)
                     .is_err()
             );
         }
@@ -268,8 +277,8 @@ fn a_key_of_another_domain_is_refused() {
         .unwrap()
         .rkey;
     let foreign = Err(MemoryFault::ForeignDomain { key: key.0 });
-    assert_eq!(regions.write(other, key, 0, &[1], None), foreign);
-    assert_eq!(regions.invalidate(other, key), foreign);
+    assert_eq!(regions.write(by(other), key, 0, &[1], None), foreign);
+    assert_eq!(regions.invalidate(by(other), key), foreign);
     let sge = Sge {
         addr: 0,
         length: 1,
@@ -290,11 +299,11 @@ fn an_invalidated_key_refuses_everything_until_it_is_deregistered() {
         .register(pd, Block::new(0, 8), INVALIDATABLE)
         .unwrap()
         .rkey;
-    regions.invalidate(pd, key).unwrap();
+    regions.invalidate(by(pd), key).unwrap();
     let unknown = MemoryFault::UnknownKey { key: key.0 };
-    assert_eq!(regions.read(pd, key, 0, &mut [0], None), Err(unknown));
+    assert_eq!(regions.read(by(pd), key, 0, &mut [0], None), Err(unknown));
     assert_eq!(
-        regions.atomic(pd, key, 0, AtomicOp::FetchAdd { add: 1 }),
+        regions.atomic(by(pd), key, 0, AtomicOp::FetchAdd { add: 1 }),
         Err(unknown)
     );
     let sge = Sge {
@@ -303,7 +312,7 @@ fn an_invalidated_key_refuses_everything_until_it_is_deregistered() {
         lkey: Lkey(key.0),
     };
     assert_eq!(regions.scatter(pd, &[sge], 0, &[1], None), Err(unknown));
-    assert_eq!(regions.invalidate(pd, key), Err(unknown), "twice");
+    assert_eq!(regions.invalidate(by(pd), key), Err(unknown), "twice");
     assert_eq!(
         regions.table.dealloc_pd(pd).unwrap_err().errno(),
         16,
@@ -324,7 +333,7 @@ fn only_a_region_that_was_registered_for_it_is_invalidated_by_a_peer() {
             allowed: access.bits(),
             wanted: Access::REMOTE_INVALIDATE.bits(),
         };
-        assert_eq!(regions.invalidate(pd, key), Err(refused));
+        assert_eq!(regions.invalidate(by(pd), key), Err(refused));
         let sge = Sge {
             addr: 0,
             length: 8,
@@ -334,7 +343,7 @@ fn only_a_region_that_was_registered_for_it_is_invalidated_by_a_peer() {
     }
     let access = Access::REMOTE_INVALIDATE;
     let made = regions.table.register(pd, Block::new(0, 8), access);
-    assert_eq!(regions.invalidate(pd, made.unwrap().rkey), Ok(()));
+    assert_eq!(regions.invalidate(by(pd), made.unwrap().rkey), Ok(()));
 }
 
 #[test]
@@ -349,10 +358,10 @@ fn an_access_of_no_bytes_checks_nothing() {
         },
     );
     regions
-        .check_remote(pd, key, 0, 0, Access::REMOTE_WRITE)
+        .check_remote(by(pd), key, 0, 0, Access::REMOTE_WRITE)
         .unwrap();
-    regions.read(pd, key, 0, &mut [], None).unwrap();
-    regions.write(pd, key, 0, &[], None).unwrap();
+    regions.read(by(pd), key, 0, &mut [], None).unwrap();
+    regions.write(by(pd), key, 0, &[], None).unwrap();
     regions
         .check_local(pd, &[sge], Access::LOCAL_WRITE)
         .unwrap();
@@ -368,7 +377,7 @@ fn a_write_is_one_copy_whatever_its_length() {
         .register(pd, Block::new(4096, 4096), Access::ALL)
         .unwrap()
         .rkey;
-    regions.write(pd, key, 4097, &[9; 4000], None).unwrap();
+    regions.write(by(pd), key, 4097, &[9; 4000], None).unwrap();
     assert_eq!(regions.bytes(key).unwrap().touched.get(), 1);
 }
 
@@ -381,24 +390,24 @@ fn atomics_work_on_aligned_addresses_only() {
         .unwrap()
         .rkey;
     regions
-        .write(pd, key, 72, &5_u64.to_ne_bytes(), None)
+        .write(by(pd), key, 72, &5_u64.to_ne_bytes(), None)
         .unwrap();
     let swap = AtomicOp::CompareSwap {
         compare: 5,
         swap: 6,
     };
-    assert_eq!(regions.atomic(pd, key, 72, swap), Ok(5));
-    assert_eq!(regions.atomic(pd, key, 72, swap), Ok(6), "no match");
+    assert_eq!(regions.atomic(by(pd), key, 72, swap), Ok(5));
+    assert_eq!(regions.atomic(by(pd), key, 72, swap), Ok(6), "no match");
     assert_eq!(
-        regions.atomic(pd, key, 72, AtomicOp::FetchAdd { add: u64::MAX }),
+        regions.atomic(by(pd), key, 72, AtomicOp::FetchAdd { add: u64::MAX }),
         Ok(6)
     );
     let mut out = [0; 8];
-    regions.read(pd, key, 72, &mut out, None).unwrap();
+    regions.read(by(pd), key, 72, &mut out, None).unwrap();
     assert_eq!(u64::from_ne_bytes(out), 5);
     let add = AtomicOp::FetchAdd { add: 1 };
     assert_eq!(
-        regions.atomic(pd, key, 68, add),
+        regions.atomic(by(pd), key, 68, add),
         Err(MemoryFault::Misaligned { addr: 68 })
     );
     let outside = MemoryFault::OutOfRange {
@@ -406,7 +415,7 @@ fn atomics_work_on_aligned_addresses_only() {
         addr: 76,
         length: 8,
     };
-    assert_eq!(regions.atomic(pd, key, 76, add), Err(outside));
+    assert_eq!(regions.atomic(by(pd), key, 76, add), Err(outside));
 }
 
 #[test]
@@ -576,7 +585,7 @@ proptest! {
                     let may = known.is_some_and(|(its, _, _, access, gone)| {
                         its == pd && access.contains(Access::REMOTE_INVALIDATE) && !gone
                     });
-                    prop_assert_eq!(regions.invalidate(pd, Rkey(key)).is_ok(), may);
+                    prop_assert_eq!(regions.invalidate(by(pd), Rkey(key)).is_ok(), may);
                     if may {
                         let row = known.map(|(pd, addr, length, access, _)| {
                             (pd, addr, length, access, true)
@@ -594,7 +603,7 @@ proptest! {
                             && start <= addr
                             && addr + u128::from(length) <= start + u128::from(size)
                     });
-                    let found = regions.check_remote(pd, Rkey(key), addr, length, access);
+                    let found = regions.check_remote(by(pd), Rkey(key), addr, length, access);
                     prop_assert_eq!(found.is_ok(), may, "{:?}", found);
                     let sge = Sge { addr, length, lkey: Lkey(key) };
                     let found = regions.check_local(pd, &[sge], access);
@@ -630,17 +639,17 @@ fn bytes_that_are_not_there_are_an_error_of_whoever_wants_them() {
     let one = [sge(0x1018, 16)];
     assert_eq!(regions.gather(pd, &one, 0, &mut out, None), gone(0x1018));
     assert_eq!(
-        regions.read(pd, keys.rkey, 0x1018, &mut out, None),
+        regions.read(by(pd), keys.rkey, 0x1018, &mut out, None),
         gone(0x1018)
     );
     assert_eq!(
-        regions.write(pd, keys.rkey, 0x1018, &data, None),
+        regions.write(by(pd), keys.rkey, 0x1018, &data, None),
         gone(0x1018)
     );
     let add = AtomicOp::FetchAdd { add: 1 };
     assert_eq!(
-        regions.atomic(pd, keys.rkey, 0x1020, add).err(),
+        regions.atomic(by(pd), keys.rkey, 0x1020, add).err(),
         gone(0x1020).err()
     );
-    assert!(regions.atomic(pd, keys.rkey, 0x1018, add).is_ok());
+    assert!(regions.atomic(by(pd), keys.rkey, 0x1018, add).is_ok());
 }

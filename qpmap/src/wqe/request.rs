@@ -1,7 +1,7 @@
 //! Work requests as programs write them.
 
 use trunkline_conn::mem::{AtomicOp, Sge};
-use trunkline_conn::work::{Datagram, OwnOp, Remote, SendFlags, SendOp};
+use trunkline_conn::work::{BindMw, Datagram, OwnOp, Remote, SendFlags, SendOp};
 use trunkline_wire::Rkey;
 
 /// Route of a request that goes where its QP is bound.
@@ -76,6 +76,18 @@ impl<'a> SendWr<'a> {
     /// such key (any more).
     pub const fn local_invalidate(key: Rkey) -> Self {
         Self::new(SendOp::Own(OwnOp::Invalidate(key)))
+    }
+
+    /// Returns a bind of a memory window (`IBV_WR_BIND_MW`): peers may use a part of a region by
+    /// its new key, once all that was posted to the QP before has completed. RC and UC QPs have it.
+    ///
+    /// The request has neither elements nor inline bytes. It ends with
+    /// [`MemoryManagement`](trunkline_conn::work::Status::MemoryManagement) where the window cannot
+    /// be bound: of type 2, where it is bound already, or to no bytes; where window, region and QP
+    /// are not of one protection domain; where the region does not allow binds, or, to a window for
+    /// WRITEs or atomics, local writes; where the range is not inside the region.
+    pub const fn bind_mw(bind: BindMw) -> Self {
+        Self::new(SendOp::Own(OwnOp::BindMw(bind)))
     }
 
     /// Returns a datagram of a UD QP.

@@ -1,17 +1,17 @@
 //! Work requests read back from a ring that the program may have written anything into.
 
 use super::{
-    ATOMIC_BYTES, ATOMIC_WORDS, FLAGS, GID_WORDS, Limits, OWN_BINDING, RECV_HEAD, SEND_HEAD,
-    SGE_WORDS, WORD_BYTES, opcode, slots,
+    ATOMIC_BYTES, ATOMIC_WORDS, BIND_WORDS, FLAGS, GID_WORDS, Limits, OWN_BINDING, RECV_HEAD,
+    SEND_HEAD, SGE_WORDS, WORD_BYTES, opcode, slots,
 };
 use crate::error::RingError;
 use crate::ring::{Cursor, CursorCell, Ring, RingMemory, SLOT_WORDS};
 use crate::sync::AtomicU64;
 use smallvec::SmallVec;
 use std::sync::atomic::Ordering;
-use trunkline_conn::mem::{AtomicOp, PdId, Sge};
+use trunkline_conn::mem::{Access, AtomicOp, PdId, Sge};
 use trunkline_conn::work::{
-    Datagram, Local, MAX_MESSAGE, OwnOp, Receive, Remote, Request, SendFlags, SendOp,
+    BindMw, Datagram, Local, MAX_MESSAGE, OwnOp, Receive, Remote, Request, SendFlags, SendOp,
 };
 use trunkline_wire::{Gid, IpFields, Lkey, Qpn, Rkey};
 
@@ -108,7 +108,7 @@ fn far_send<W: RingMemory>(
     let (code, flags, count, extra) = fields(what);
     let inline = flags.contains(SendFlags::INLINE);
     let atomic = matches!(code, opcode::COMPARE_SWAP | opcode::FETCH_ADD);
-    let own = code == opcode::LOCAL_INVALIDATE;
+    let own = matches!(code, opcode::LOCAL_INVALIDATE | opcode::BIND_MW);
     if flags.0 & !FLAGS != 0 || inline && (atomic || own || code == opcode::READ) {
         return Err(RingError::BadFlags {
             flags: flags.0 as u8,
@@ -124,6 +124,7 @@ fn far_send<W: RingMemory>(
         + match code {
             opcode::COMPARE_SWAP | opcode::FETCH_ADD => ATOMIC_WORDS,
             opcode::SEND_TO | opcode::SEND_TO_IMM => GID_WORDS,
+            opcode::BIND_MW => BIND_WORDS,
             _ => 0,
         };
     let need = check_slots(
@@ -159,6 +160,13 @@ fn far_send<W: RingMemory>(
         opcode::SEND => SendOp::Send,
         opcode::SEND_IMM => SendOp::SendImm(extra),
         opcode::SEND_INVALIDATE => SendOp::SendInvalidate(Rkey(extra)),
+        opcode::BIND_MW => SendOp::Own(OwnOp::BindMw(BindMw {
+            rkey: Rkey(extra),
+            lkey: Lkey(rkey),
+            addr: remote.addr,
+            length: operand(0),
+            access: Access::from_bits(operand(1) as u32),
+        })),
         opcode::LOCAL_INVALIDATE => SendOp::Own(OwnOp::Invalidate(Rkey(extra))),
         opcode::SEND_TO | opcode::SEND_TO_IMM => {
             let [qkey, qpn] = halves(remote.addr);

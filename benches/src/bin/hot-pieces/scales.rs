@@ -49,6 +49,8 @@ fn run(ends: &mut Ends, now: &mut Instant, done: impl Fn(&Ends) -> bool) {
 pub(crate) fn regions(entries: u32) {
     let table = RegionTable::new(&Secret::from_seed(3));
     let (pd, mut regions) = (table.alloc_pd(), table.view());
+    let qpn = trunkline_wire::Qpn::default();
+    let by = trunkline_conn::mem::Responder { pd, qpn };
     let memory = Region::allocate(1 << 12).expect("a page");
     let addr = memory.addr();
     let keys: Vec<_> = (0..entries)
@@ -58,7 +60,7 @@ pub(crate) fn regions(entries: u32) {
         })
         .collect();
     for key in &keys {
-        let found = regions.check_remote(pd, *key, addr, 64, Access::REMOTE_WRITE);
+        let found = regions.check_remote(by, *key, addr, 64, Access::REMOTE_WRITE);
         assert!(black_box(found).is_ok());
     }
     for key in keys {

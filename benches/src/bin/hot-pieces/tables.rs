@@ -34,6 +34,8 @@ pub(crate) fn qpn_to_index(repetitions: u32) {
 pub(crate) fn region_check(repetitions: u32) {
     let table = RegionTable::new(&Secret::from_seed(3));
     let (pd, regions) = (table.alloc_pd(), table.view());
+    let qpn = trunkline_wire::Qpn::default();
+    let by = trunkline_conn::mem::Responder { pd, qpn };
     let memory = Region::allocate(1 << 16).expect("a few pages");
     let addr = trunkline_conn::mem::RegionMemory::addr(&memory);
     let key = table
@@ -42,7 +44,7 @@ pub(crate) fn region_check(repetitions: u32) {
         .rkey;
     for number in 0..repetitions {
         let at = addr + u64::from(number & 0xff);
-        let verdict = regions.check_remote(pd, black_box(key), at, 4096, Access::REMOTE_WRITE);
+        let verdict = regions.check_remote(by, black_box(key), at, 4096, Access::REMOTE_WRITE);
         let _ = black_box(verdict);
     }
 }

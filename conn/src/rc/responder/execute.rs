@@ -99,7 +99,7 @@ impl Responder {
                 .imm
                 .map_or(Extra::None, |imm| Extra::Immediate(imm.0));
             if let Some(ieth) = packet.ieth {
-                if memory.invalidate(config.pd, ieth.0).is_err() {
+                if memory.invalidate(config.responder(), ieth.0).is_err() {
                     return Err(Refusal::Nak(NakCode::RemoteAccess, Status::LocalAccess));
                 }
                 extra = Extra::Invalidated(ieth.0);
@@ -157,7 +157,7 @@ impl Responder {
         let at = addr.wrapping_add(u64::from(offset));
         let written = host
             .memory()
-            .write(config.pd, key, at, packet.payload, None);
+            .write(config.responder(), key, at, packet.payload, None);
         if let Some(receive) = receive {
             let status = if written.is_ok() {
                 Status::Success
@@ -222,7 +222,7 @@ impl Responder {
         }
         let (key, addr, length) = (reth.rkey, reth.va, reth.length);
         host.memory()
-            .check_remote(config.pd, key, addr, length, Access::REMOTE_READ)
+            .check_remote(config.responder(), key, addr, length, Access::REMOTE_READ)
             .map_err(|_| Refusal::ACCESS)?;
         self.queue.push_back(Response::Read {
             psn,
@@ -259,7 +259,10 @@ impl Responder {
                 add: header.swap_or_add,
             },
         };
-        let value = match host.memory().atomic(config.pd, header.rkey, header.va, op) {
+        let value = match host
+            .memory()
+            .atomic(config.responder(), header.rkey, header.va, op)
+        {
             Ok(value) => value,
             Err(MemoryFault::Misaligned { .. }) => return Err(Refusal::INVALID),
             Err(_) => return Err(Refusal::ACCESS),
@@ -287,7 +290,7 @@ fn check_write(config: &Config, reth: &Reth, host: &mut impl Host) -> Executed {
     }
     host.memory()
         .check_remote(
-            config.pd,
+            config.responder(),
             reth.rkey,
             reth.va,
             reth.length,

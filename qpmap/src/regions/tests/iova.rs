@@ -1,6 +1,6 @@
 //! Regions whose addresses are not those of their memory.
 
-use super::{Block, regions};
+use super::{Block, by, regions};
 use crate::error::VerbsError;
 use crate::regions::Regions;
 use trunkline_conn::mem::{Access, AtomicOp, Memory, MemoryFault, PdId, Sge};
@@ -22,7 +22,7 @@ fn a_zero_based_region_is_addressed_by_offsets() {
     let made = regions.table.register(pd, Block::new(0x1000, 64), access);
     let made = made.unwrap();
     assert_eq!(made.iova, 0);
-    regions.write(pd, made.rkey, 8, &[9; 8], None).unwrap();
+    regions.write(by(pd), made.rkey, 8, &[9; 8], None).unwrap();
     assert_eq!(
         regions.bytes(made.rkey).unwrap().data.borrow()[8..16],
         [9; 8]
@@ -34,7 +34,7 @@ fn a_zero_based_region_is_addressed_by_offsets() {
     };
     let mut out = [0; 8];
     assert_eq!(
-        regions.read(pd, made.rkey, 0x1000, &mut out, None),
+        regions.read(by(pd), made.rkey, 0x1000, &mut out, None),
         Err(outside)
     );
 }
@@ -44,9 +44,9 @@ fn peers_and_local_elements_use_the_iova() {
     let (regions, pd) = regions();
     for iova in [0, 8, 0x1008, u64::MAX - 71] {
         let key = register_at(&regions, pd, iova);
-        regions.write(pd, key, iova + 8, &[7; 8], None).unwrap();
+        regions.write(by(pd), key, iova + 8, &[7; 8], None).unwrap();
         assert_eq!(
-            regions.atomic(pd, key, iova + 8, ADD),
+            regions.atomic(by(pd), key, iova + 8, ADD),
             Ok(0x0707_0707_0707_0707)
         );
         let sge = |addr| Sge {
@@ -58,13 +58,13 @@ fn peers_and_local_elements_use_the_iova() {
         regions.gather(pd, &own, 0, &mut out, None).unwrap();
         assert_eq!(u64::from_ne_bytes(out), 0x0707_0707_0707_0708);
         regions.scatter(pd, &own, 0, &[5; 8], None).unwrap();
-        regions.read(pd, key, iova + 8, &mut out, None).unwrap();
+        regions.read(by(pd), key, iova + 8, &mut out, None).unwrap();
         assert_eq!(out, [5; 8], "iova {iova:#x}");
         // The addresses of the memory name nothing, nor do those beside the iova's.
         for addr in [0x1000 + 128, iova.wrapping_sub(1), iova.wrapping_add(57)] {
             let refused = regions.check_local(pd, &[sge(addr)], Access::LOCAL_READ);
             assert!(refused.is_err(), "{addr:#x} with iova {iova:#x}");
-            let refused = regions.check_remote(pd, key, addr, 8, Access::REMOTE_READ);
+            let refused = regions.check_remote(by(pd), key, addr, 8, Access::REMOTE_READ);
             assert!(refused.is_err(), "{addr:#x} with iova {iova:#x}");
         }
     }
@@ -111,7 +111,7 @@ fn an_atomic_is_aligned_both_by_its_address_and_in_memory() {
     let key = register_at(&regions, pd, 4);
     for addr in [8, 12] {
         let refused = Err(MemoryFault::Misaligned { addr });
-        assert_eq!(regions.atomic(pd, key, addr, ADD), refused);
+        assert_eq!(regions.atomic(by(pd), key, addr, ADD), refused);
     }
     assert_eq!(regions.bytes(key).unwrap().touched.get(), 0);
 }

@@ -1,6 +1,6 @@
 //! Regions that are registered anew.
 
-use super::{Block, INVALIDATABLE, regions};
+use super::{Block, INVALIDATABLE, by, regions};
 use crate::error::VerbsError;
 use crate::regions::{Regions, Registered};
 use trunkline_conn::mem::{Access, Memory, MemoryFault, PdId};
@@ -33,13 +33,13 @@ fn memory_addresses_domain_and_rights_change_at_once_and_the_key_stays() {
     let (after, old) = change(&mut regions, key, anew).unwrap();
     let expected = Registered { iova: 8, ..before };
     assert_eq!((after, old.addr), (expected, 0x1000));
-    let read = |pd, addr| regions.read(pd, key, addr, &mut [0; 8], None);
+    let read = |pd, addr| regions.read(by(pd), key, addr, &mut [0; 8], None);
     assert_eq!(read(second, 16), Ok(()));
     assert!(read(second, 17).is_err(), "beyond its 16 bytes");
     assert!(read(second, 0x1000).is_err(), "its old address");
     let foreign = MemoryFault::ForeignDomain { key: key.0 };
     assert_eq!(read(first, 16), Err(foreign));
-    let written = regions.write(second, key, 8, &[1], None);
+    let written = regions.write(by(second), key, 8, &[1], None);
     assert!(matches!(written, Err(MemoryFault::NotAllowed { .. })));
     // The domain that it left is free, the other one is in use.
     assert_eq!(regions.table.dealloc_pd(first), Ok(()));
@@ -51,13 +51,19 @@ fn memory_addresses_domain_and_rights_change_at_once_and_the_key_stays() {
 fn a_region_that_was_invalidated_comes_back_under_another_key() {
     let (mut regions, pd) = regions();
     let stale = register(&regions, pd, INVALIDATABLE).rkey;
-    regions.invalidate(pd, stale).unwrap();
+    regions.invalidate(by(pd), stale).unwrap();
     let anew = (pd, Block::new(0x1000, 64), 0x1000, INVALIDATABLE);
     let (made, _) = change(&mut regions, stale, anew).unwrap();
     assert_ne!(made.rkey, stale);
-    assert_eq!(regions.write(pd, made.rkey, 0x1000, &[1; 64], None), Ok(()));
+    assert_eq!(
+        regions.write(by(pd), made.rkey, 0x1000, &[1; 64], None),
+        Ok(())
+    );
     let unknown = MemoryFault::UnknownKey { key: stale.0 };
-    assert_eq!(regions.write(pd, stale, 0x1000, &[1], None), Err(unknown));
+    assert_eq!(
+        regions.write(by(pd), stale, 0x1000, &[1], None),
+        Err(unknown)
+    );
     assert!(regions.table.unregister(stale).is_err());
 }
 
@@ -75,7 +81,7 @@ fn what_cannot_be_registered_leaves_the_region_as_it_was() {
     ];
     for anew in wrong {
         assert!(change(&mut regions, key, anew).is_err());
-        assert_eq!(regions.write(pd, key, 0x1000, &[1; 64], None), Ok(()));
+        assert_eq!(regions.write(by(pd), key, 0x1000, &[1; 64], None), Ok(()));
     }
     let nothing = (pd, Block::new(0, 8), 0, Access::ALL);
     let unknown = VerbsError::UnknownKey { key: !key.0 };
