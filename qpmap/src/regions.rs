@@ -57,6 +57,35 @@ impl<B> Region<B> {
         let key = self.key;
         move |Unreachable| MemoryFault::Unreachable { key, addr }
     }
+
+    /// Itself, and the place of `addr` in it, if `length` bytes from there on may be used for
+    /// `access`.
+    #[inline(always)]
+    fn range(
+        &self,
+        pd: PdId,
+        (addr, length): (u64, u64),
+        access: Access,
+    ) -> Result<(&Self, usize), MemoryFault> {
+        let key = self.key;
+        if self.pd != pd {
+            return Err(MemoryFault::ForeignDomain { key });
+        }
+        if !self.access.contains(access) {
+            let (allowed, wanted) = (self.access.bits(), access.bits());
+            return Err(MemoryFault::NotAllowed {
+                key,
+                allowed,
+                wanted,
+            });
+        }
+        let offset = addr.wrapping_sub(self.iova);
+        // An address below the region wraps to an offset beyond it: a region ends before 2^64.
+        if offset > self.length || length > self.length - offset {
+            return Err(MemoryFault::OutOfRange { key, addr, length });
+        }
+        Ok((self, offset as usize))
+    }
 }
 
 impl<B: RegionMemory> Regions<B> {
@@ -76,17 +105,19 @@ impl<B: RegionMemory> Regions<B> {
         self.reader.get(index).filter(|region| region.key == key)
     }
 
+    /// The region of `key`, if it was not taken away.
+    #[inline(always)]
+    fn live(&self, key: u32) -> Option<&Region<B>> {
+        let found = self.find(key);
+        found.filter(|region| !region.invalidated.load(Ordering::Acquire))
+    }
+
     #[inline(always)]
     fn usable(&self, pd: PdId, key: u32) -> Result<&Region<B>, MemoryFault> {
-        match self.find(key) {
-            Some(region) if !region.invalidated.load(Ordering::Acquire) => {
-                if region.pd == pd {
-                    Ok(region)
-                } else {
-                    Err(MemoryFault::ForeignDomain { key })
-                }
-            }
-            _ => Err(MemoryFault::UnknownKey { key }),
+        match self.live(key) {
+            Some(region) if region.pd == pd => Ok(region),
+            Some(_) => Err(MemoryFault::ForeignDomain { key }),
+            None => Err(MemoryFault::UnknownKey { key }),
         }
     }
 
@@ -116,21 +147,10 @@ impl<B: RegionMemory> Regions<B> {
         length: u64,
         access: Access,
     ) -> Result<(&Region<B>, usize), MemoryFault> {
-        let region = self.usable(pd, key)?;
-        if !region.access.contains(access) {
-            let (allowed, wanted) = (region.access.bits(), access.bits());
-            return Err(MemoryFault::NotAllowed {
-                key,
-                allowed,
-                wanted,
-            });
+        match self.live(key) {
+            Some(region) => region.range(pd, (addr, length), access),
+            None => Err(MemoryFault::UnknownKey { key }),
         }
-        let offset = addr.wrapping_sub(region.iova);
-        // An address below the region wraps to an offset beyond it: a region ends before 2^64.
-        if offset > region.length || length > region.length - offset {
-            return Err(MemoryFault::OutOfRange { key, addr, length });
-        }
-        Ok((region, offset as usize))
     }
 
     /// The same for a peer, which may also use a window.
@@ -143,11 +163,9 @@ impl<B: RegionMemory> Regions<B> {
         length: u64,
         access: Access,
     ) -> Result<(&Region<B>, usize), MemoryFault> {
-        match self.range(by.pd, key, addr, length, access) {
-            Err(MemoryFault::UnknownKey { .. }) => {
-                self.range_of_window(by, key, (addr, length), access)
-            }
-            found => found,
+        match self.live(key) {
+            Some(region) => region.range(by.pd, (addr, length), access),
+            None => self.range_of_window(by, key, (addr, length), access),
         }
     }
 
