@@ -35,6 +35,8 @@ pub struct KernelLink {
     interface: Option<u32>,
     netlink: Socket,
     message: Box<[u8]>,
+    /// Changes were lost, and the kernel is to be asked once all that waits was read.
+    has_lost: bool,
 }
 
 impl KernelLink {
@@ -52,6 +54,7 @@ impl KernelLink {
             interface: interface::index(local)?,
             netlink,
             message: vec![0; netlink::LONGEST].into_boxed_slice(),
+            has_lost: false,
         };
         link.ask()?;
         Ok(link)
@@ -94,13 +97,14 @@ impl KernelLink {
             }
             Message::DelLink(link) if self.is_ours(&link) => {
                 self.interface = None;
-                Some(false)
+                // Another one may have the address, too.
+                self.ask_anew();
+                self.interface.is_none().then_some(false)
             }
             Message::NewAddress(address) => {
                 let moved = self.interface != Some(address.header.index);
                 if moved && self.has_ours(&address) {
-                    self.interface = Some(address.header.index);
-                    let _ = self.ask();
+                    self.ask_anew();
                 }
                 None
             }
@@ -115,12 +119,19 @@ impl KernelLink {
     }
 
     fn has_ours(&self, address: &AddressMessage) -> bool {
-        address.attributes.iter().any(|attribute| match attribute {
-            AddressAttribute::Local(address) | AddressAttribute::Address(address) => {
-                *address == self.local
-            }
-            _ => false,
-        })
+        let attributes = address.attributes.iter();
+        let local = attributes.clone().find_map(|attribute| match attribute {
+            AddressAttribute::Local(address) => Some(*address),
+            _ => None,
+        });
+        let other = || {
+            attributes.clone().find_map(|attribute| match attribute {
+                AddressAttribute::Address(address) => Some(*address),
+                _ => None,
+            })
+        };
+        // Where both are told, the other one is that of the peer at the far end.
+        local.or_else(other) == Some(self.local)
     }
 }
 
@@ -130,6 +141,12 @@ impl LinkChanges for KernelLink {
             let length = match (&self.netlink).read(&mut self.message) {
                 Ok(length) => length,
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                    // An answer would be lost, too, before all that waits was read.
+                    self.has_lost = true;
+                    continue;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.has_lost => {
+                    self.has_lost = false;
                     self.ask_anew();
                     continue;
                 }

@@ -308,14 +308,14 @@ impl UdpPort {
                 self.backlog = BACKLOG;
                 return Ok(false);
             }
-            libc::EINVAL if unit.path.ip.flow_label() != 0 && self.batch.stop_labels() => {
-                let address = self.sockets.local();
-                tracing::warn!(%address, "the machine refuses flow labels; it chooses them");
-                return Ok(true);
-            }
             libc::EIO | libc::EINVAL | libc::EMSGSIZE if unit.count > 1 => {
                 counters.split += 1;
                 self.queue.split_first();
+                return Ok(true);
+            }
+            libc::EINVAL if unit.path.ip.flow_label() != 0 && self.batch.stop_labels() => {
+                let address = self.sockets.local();
+                tracing::warn!(%address, "the machine refuses flow labels; it chooses them");
                 return Ok(true);
             }
             libc::EMSGSIZE => {

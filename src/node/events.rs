@@ -45,7 +45,16 @@ impl Node {
     /// The node does nothing any more, and all its events were told. Of an inline node those of
     /// [`poll`](Self::poll), too. The operating system has no descriptor left.
     pub fn wait_event(&self, timeout: Duration) -> Result<Option<Event>, Error> {
-        let end = Deadline::after(timeout);
+        match self.wait_event_until(Deadline::after(timeout)) {
+            // What was told until it ended goes before that.
+            Err(error) => self
+                .poll_event()
+                .map_or(Err(error), |event| Ok(Some(event))),
+            waited => waited,
+        }
+    }
+
+    fn wait_event_until(&self, end: Deadline) -> Result<Option<Event>, Error> {
         loop {
             if let Some(event) = self.poll_event() {
                 return Ok(Some(event));
