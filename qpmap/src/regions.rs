@@ -44,6 +44,8 @@ struct Region<B> {
     /// As `bytes` had it when it was registered: what is checked does not change under us.
     length: u64,
     key: u32,
+    /// Tells this registration from others of its slot and key.
+    registration: u32,
     pd: PdId,
     access: Access,
     /// A peer took the key away, at whichever worker.
@@ -128,11 +130,25 @@ impl<B: RegionMemory> Regions<B> {
     /// The domain has no such key, or it was taken away before; a window of type 1, or one that
     /// another QP bound.
     pub fn invalidate_own(&self, by: Responder, key: Rkey) -> Result<(), MemoryFault> {
-        let region = match self.usable(by.pd, key.0) {
-            Err(MemoryFault::UnknownKey { .. }) => return self.invalidate_window(by, key.0),
-            found => found?,
-        };
+        self.take_key_away(by, key, |_| Ok(()))
+    }
+
+    /// Takes the key of a region away, if it `may` be; that of a window where no region has it.
+    fn take_key_away(
+        &self,
+        by: Responder,
+        key: Rkey,
+        may: impl FnOnce(&Region<B>) -> Result<(), MemoryFault>,
+    ) -> Result<(), MemoryFault> {
+        if let Err(MemoryFault::UnknownKey { .. }) = self.usable(by.pd, key.0) {
+            return self.invalidate_window(by, key.0);
+        }
+        // Nobody registers it anew meanwhile, from which this would be lost.
+        let books = self.table.books();
+        let region = self.usable(by.pd, key.0)?;
+        may(region)?;
         region.invalidated.store(true, Ordering::Release);
+        drop(books);
         Ok(())
     }
 
@@ -336,20 +352,17 @@ impl<B: RegionMemory> Memory for Regions<B> {
     /// The key refuses all use, local too, until its owner deregisters it. Only of a region that
     /// was registered for that: any other one is none of the peer's business.
     fn invalidate(&mut self, by: Responder, key: Rkey) -> Result<(), MemoryFault> {
-        let region = match self.usable(by.pd, key.0) {
-            Err(MemoryFault::UnknownKey { .. }) => return self.invalidate_window(by, key.0),
-            found => found?,
-        };
-        let (allowed, wanted) = (region.access, Access::REMOTE_INVALIDATE);
-        if !allowed.contains(wanted) {
-            return Err(MemoryFault::NotAllowed {
+        self.take_key_away(by, key, |region| {
+            let (allowed, wanted) = (region.access, Access::REMOTE_INVALIDATE);
+            if allowed.contains(wanted) {
+                return Ok(());
+            }
+            Err(MemoryFault::NotAllowed {
                 key: key.0,
                 allowed: allowed.bits(),
                 wanted: wanted.bits(),
-            });
-        }
-        region.invalidated.store(true, Ordering::Release);
-        Ok(())
+            })
+        })
     }
 }
 

@@ -5,15 +5,17 @@
 use crate::common::{Pair, RingMemory};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use trunkline_conn::mem::Sge;
+use trunkline_conn::mem::{Access, Sge};
 use trunkline_conn::time::{MILLISECOND, SECOND};
-use trunkline_conn::work::{Completion, SendFlags, SendOp, Status};
+use trunkline_conn::work::{BindMw, Completion, OwnOp, SendFlags, SendOp, Status};
 use trunkline_qpmap::cq::{CQE_WORDS, CompletionQueue, HEADER, Writer};
 use trunkline_qpmap::doorbell::{Apart, Bells, Rung};
 use trunkline_qpmap::queue::Producer;
+use trunkline_qpmap::regions::MwType;
 use trunkline_qpmap::ring::RingMemory as Memory;
 use trunkline_qpmap::wqe::{RecvWr, SendWr};
 use trunkline_qpmap::{QpModify, QpQueues, QpState, QpType};
+use trunkline_wire::Lkey;
 
 /// Bells of the program, and the one of its QP.
 const BELLS: u32 = 200;
@@ -276,4 +278,39 @@ fn a_program_behind_many_that_ring_all_the_time_has_its_turn() {
         pair.run(10_000);
     }
     assert_eq!(program.completions(), [(2, Status::Success)]);
+}
+
+#[test]
+fn requests_that_end_at_once_take_their_turn_like_others() {
+    for ibta in [false, true] {
+        let mut pair = Pair::new(usize::from(!ibta));
+        (pair.depth, pair.ibta) = (1 << 12, ibta);
+        let program = Program::new(&mut pair);
+        pair.run(10 * MILLISECOND);
+        let node = &pair.nodes[0];
+        let rkey = node.engine.regions().alloc_mw(node.pd, MwType::Type1);
+        let unbind = BindMw {
+            rkey: rkey.expect("a first window"),
+            lkey: Lkey(node.key.0),
+            addr: 0,
+            length: 0,
+            access: Access::REMOTE_READ,
+        };
+        let request = SendWr {
+            op: SendOp::Own(OwnOp::BindMw(unbind)),
+            flags: SendFlags::default(),
+            ..SendWr::send()
+        };
+        let posted = program.send.post(&vec![request; 1 << 12]);
+        posted.expect("room in the queue");
+        let rung = program.bells.ring_and_look(BELL);
+        program.wake(&mut pair, rung);
+        let before = pair.nodes[0].engine.counters().completed;
+        pair.step(0);
+        let done = pair.nodes[0].engine.counters().completed - before;
+        assert!((1..=100).contains(&done), "ibta {ibta}: {done}");
+        pair.run(SECOND);
+        let done = pair.nodes[0].engine.counters().completed - before;
+        assert_eq!(done, 1 << 12, "ibta {ibta}");
+    }
 }

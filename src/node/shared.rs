@@ -95,7 +95,7 @@ impl Shared {
     /// No region has the key; a worker failed, which touches nothing any more; the node is another
     /// process's.
     pub(crate) fn deregister(&self, key: Rkey) -> Result<(), Error> {
-        let taken = self.regions()?.unregister(key)?;
+        let taken = self.regions()?.unregister_with_windows(key)?;
         self.retire(taken)
     }
 

@@ -150,6 +150,7 @@ impl Pd {
             region,
             access,
             registered,
+            is_over: false,
         })
     }
 }
@@ -164,6 +165,8 @@ pub struct Mr {
     region: Region,
     access: Access,
     registered: Registered,
+    /// It was deregistered.
+    is_over: bool,
 }
 
 impl fmt::Debug for Mr {
@@ -269,13 +272,18 @@ impl Mr {
         clippy::result_large_err,
         reason = "a region that stays comes back whole"
     )]
-    pub fn deregister(self) -> Result<(), (Self, Error)> {
+    pub fn deregister(mut self) -> Result<(), (Self, Error)> {
+        let regions = self.pd.0.node.regions();
+        let taken = regions.and_then(|regions| Ok(regions.unregister(self.rkey())?));
+        let taken = match taken {
+            Ok(taken) => taken,
+            Err(error) => return Err((self, error)),
+        };
+        self.is_over = true;
         let node = &self.pd.0.node;
-        let free = node.regions();
-        match free.and_then(|regions| Ok(regions.check_unbound(self.rkey())?)) {
-            Ok(()) => Ok(()),
-            Err(error) => Err((self, error)),
-        }
+        // A worker that failed touches nothing any more.
+        node.gave_up(node.retire(taken), "the region was registered");
+        Ok(())
     }
 
     fn check(&self, offset: usize, length: usize) -> Result<(), Error> {
@@ -292,10 +300,11 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
         let node = &self.pd.0.node;
-        let unbound = node.regions();
-        let unbound = unbound.and_then(|regions| Ok(regions.unbind_region(self.rkey())?));
-        let taken = unbound.and_then(|()| node.deregister(self.rkey()));
+        let taken = node.deregister(self.rkey());
         node.gave_up(taken, "an Mr is registered as long as it lives");
     }
 }

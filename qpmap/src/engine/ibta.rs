@@ -4,7 +4,7 @@
 //! completion queues, its memory.
 
 use super::events::Events;
-use super::own_memory::own_op;
+use super::own_memory::{MOST_OWN, own_op};
 use super::qp::{Attributes, Wire};
 use super::schedule::{Served, Share};
 use super::srq::Srq;
@@ -367,6 +367,7 @@ impl<P: Platform> Engine<P> {
         if self.qps[qp].state != QpState::Rts {
             return;
         }
+        let mut own_left = MOST_OWN;
         loop {
             let record = &mut self.plains.slots[ibta];
             let busy = record.protocol.pending();
@@ -385,7 +386,15 @@ impl<P: Platform> Engine<P> {
             };
             if let Some(op) = own_op(&request).filter(|_| self.cold(qp).kind != QpType::Ud) {
                 match self.execute_own_fetched(qp, (&request, slots), op, busy) {
-                    Fetched::Done => continue,
+                    Fetched::Done if own_left > 1 => {
+                        own_left -= 1;
+                        continue;
+                    }
+                    Fetched::Done => {
+                        // The next round goes on.
+                        self.posted.doorbells().ring(qp);
+                        break;
+                    }
                     Fetched::Waits => break,
                     Fetched::Failed => return self.fail_ibta(qp),
                 }

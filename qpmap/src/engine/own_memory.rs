@@ -11,6 +11,10 @@ use crate::slab::NONE;
 use trunkline_conn::mem::MemoryFault;
 use trunkline_conn::work::{OwnOp, Request, SendOp, Status};
 
+/// Most such requests of a QP that are executed in a row: they end at once, so that a program could
+/// post them as fast as they are executed.
+pub(super) const MOST_OWN: u32 = 16;
+
 impl<P: Platform> Engine<P> {
     /// Does what a request of a QP asks for.
     fn change_own_memory(&mut self, qp: u32, op: OwnOp) -> Result<(), MemoryFault> {
@@ -42,6 +46,12 @@ impl<P: Platform> Engine<P> {
         self.requests.hand_on(at, record.head);
         self.complete_in_order(qp);
         (status == Status::Success).then_some(())
+    }
+
+    /// A flow has executed as many as it may in a row: the next round goes on.
+    #[cold]
+    pub(crate) fn go_on_later(&self, flow: u32) {
+        self.posted.doorbells().ring(self.flows[flow].qp);
     }
 
     /// A QP with a connection of its own has fetched a request that changes rights to memory.

@@ -6,7 +6,7 @@
 //! window control messages go before the flows; where the port has little room, before all data.
 
 use super::build::{Emitted, SentPacket};
-use super::own_memory::own_op;
+use super::own_memory::{MOST_OWN, own_op};
 use super::qp::{Flags, Wire};
 use super::schedule::{First, Owed, Served, Share};
 use super::send::TxContext;
@@ -388,6 +388,7 @@ impl<P: Platform> Engine<P> {
                 .then_some(record.sending)
                 .filter(|at| self.may_begin(flow, *at));
         }
+        let mut own_left = MOST_OWN;
         loop {
             let at = self.flows[flow].sending;
             if at != NONE {
@@ -395,6 +396,11 @@ impl<P: Platform> Engine<P> {
                     break;
                 };
                 self.execute_own(flow, at, op)?;
+                own_left -= 1;
+                if own_left == 0 {
+                    self.go_on_later(flow);
+                    return None;
+                }
                 continue;
             }
             let qp = self.flows[flow].qp;

@@ -154,26 +154,11 @@ impl<B: RegionMemory> RegionTable<B> {
         }
     }
 
-    /// Checks that no window is bound to a region.
-    ///
-    /// # Errors
-    /// [`VerbsError::Busy`] where some are; there is no such region.
-    pub fn check_unbound(&self, key: Rkey) -> Result<(), VerbsError> {
-        let books = self.books();
-        books.check_unbound(books.known(key)?)
-    }
-
-    /// Ends all binds of windows to a region, so that it can be deregistered.
-    ///
-    /// # Errors
-    /// There is no such region.
-    pub fn unbind_region(&self, key: Rkey) -> Result<(), VerbsError> {
-        let mut books = self.books();
-        let region = books.known(key)?;
+    /// Ends all binds of windows to the region in a slot.
+    pub(super) fn unbind_region(&self, books: &mut Books, region: u32) {
         for index in with(&books.windows.of_regions, region) {
-            self.unbind(&mut books, index);
+            self.unbind(books, index);
         }
-        Ok(())
     }
 
     fn slot(&self, index: u32) -> &Slot {
@@ -221,7 +206,7 @@ impl<B: RegionMemory> Regions<B> {
             pd,
             qpn,
             access: op.access,
-            region: (slot, region.key),
+            region: (slot, region.registration),
             start: match op.access.contains(Access::ZERO_BASED) {
                 true => 0,
                 false => op.addr,
@@ -249,7 +234,11 @@ impl<B: RegionMemory> Regions<B> {
     }
 
     /// The same, for a QP that may use it.
-    fn usable_window(&self, by: Responder, key: u32) -> Result<(u32, Binding), MemoryFault> {
+    pub(super) fn usable_window(
+        &self,
+        by: Responder,
+        key: u32,
+    ) -> Result<(u32, Binding), MemoryFault> {
         let (index, binding) = self.binding(key)?;
         if binding.pd != by.pd {
             return Err(MemoryFault::ForeignDomain { key });
@@ -283,8 +272,20 @@ impl<B: RegionMemory> Regions<B> {
         if offset > binding.length || length > binding.length - offset {
             return Err(MemoryFault::OutOfRange { key, addr, length });
         }
-        let (slot, region) = binding.region;
-        let found = self.reader.get(slot).filter(|found| found.key == region);
+        self.bound_range(key, &binding, offset)
+    }
+
+    /// The place `offset` bytes into what a window was bound to, if that is registered still, as it
+    /// was then.
+    pub(super) fn bound_range(
+        &self,
+        key: u32,
+        binding: &Binding,
+        offset: u64,
+    ) -> Result<(&super::Region<B>, usize), MemoryFault> {
+        let (slot, registration) = binding.region;
+        let found = self.reader.get(slot);
+        let found = found.filter(|found| found.registration == registration);
         let valid = found.filter(|region| !region.invalidated.load(Ordering::Acquire));
         let region = valid.ok_or(MemoryFault::UnknownKey { key })?;
         Ok((region, (binding.offset + offset) as usize))

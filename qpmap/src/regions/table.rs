@@ -59,6 +59,8 @@ pub(super) struct Books {
     regions: Slab<(u32, PdId)>,
     /// Salt of the last registration in each slot.
     salts: Vec<u16>,
+    /// Registrations so far.
+    registrations: u32,
     /// From which the first salt of a slot is drawn.
     pub(super) first_salts: Stream,
     pub(super) domains: Slab<Domain>,
@@ -79,6 +81,7 @@ impl<B: RegionMemory> RegionTable<B> {
         let books = Books {
             regions: Slab::new(),
             salts: Vec::new(),
+            registrations: 0,
             first_salts: secret.stream(Purpose::RegionSalts),
             domains: Slab::new(),
             secret: Secret32::new(secret.stream(Purpose::RegionKeys)),
@@ -185,6 +188,7 @@ impl<B: RegionMemory> RegionTable<B> {
             iova,
             length,
             key,
+            registration: books.next_registration(),
             pd,
             access,
             invalidated: AtomicBool::new(false),
@@ -229,6 +233,7 @@ impl<B: RegionMemory> RegionTable<B> {
             iova,
             length,
             key,
+            registration: books.next_registration(),
             pd,
             access,
             invalidated: AtomicBool::new(false),
@@ -255,9 +260,24 @@ impl<B: RegionMemory> RegionTable<B> {
         let mut books = self.books();
         let index = books.known(key)?;
         books.check_unbound(index)?;
+        Ok(self.remove(&mut books, index))
+    }
+
+    /// The same, and ends all binds of windows to the region before.
+    ///
+    /// # Errors
+    /// There is no such key.
+    pub fn unregister_with_windows(&self, key: Rkey) -> Result<Unregistered<B>, VerbsError> {
+        let mut books = self.books();
+        let index = books.known(key)?;
+        self.unbind_region(&mut books, index);
+        Ok(self.remove(&mut books, index))
+    }
+
+    fn remove(&self, books: &mut Books, index: u32) -> Unregistered<B> {
         books.leave(index);
         let removed = self.regions.remove(index);
-        Ok(Unregistered(removed.expect("the books list what is there")))
+        Unregistered(removed.expect("the books list what is there"))
     }
 
     /// Regions.
@@ -296,6 +316,12 @@ impl Books {
         let inserted = self.regions.insert((key, pd));
         assert_eq!(inserted, index, "the slab says where it inserts");
         Ok((index, key))
+    }
+
+    /// What tells the next registration from others.
+    fn next_registration(&mut self) -> u32 {
+        self.registrations = self.registrations.wrapping_add(1);
+        self.registrations
     }
 
     /// The next key of a slot.

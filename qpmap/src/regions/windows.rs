@@ -30,7 +30,7 @@ pub(super) struct Binding {
     /// The QP whose peer may use it; 0: all QPs of the domain.
     pub(super) qpn: u32,
     pub(super) access: Access,
-    /// Slot and key of the region.
+    /// Slot of the region, and which registration of it.
     pub(super) region: (u32, u32),
     /// Address of its first byte, as peers name it.
     pub(super) start: u64,

@@ -203,10 +203,17 @@ fn a_region_with_windows_stays_until_they_are_gone() {
             unknown(bind.rkey)
         );
         match kind {
-            MwType::Type1 => regions.table.dealloc_mw(bind.rkey).unwrap(),
-            MwType::Type2 => regions.table.unbind_region(region).unwrap(),
+            MwType::Type1 => {
+                regions.table.dealloc_mw(bind.rkey).unwrap();
+                assert!(super::take(&mut regions, region).is_ok());
+            }
+            MwType::Type2 => {
+                let taken = regions.table.unregister_with_windows(region);
+                let mut taken = taken.unwrap();
+                taken.quiesced(&mut regions);
+                assert!(taken.reclaim().is_some());
+            }
         }
-        assert!(super::take(&mut regions, region).is_ok());
         assert_eq!(
             write(&regions, qp(pd, 5), bind.rkey, 0x1010),
             unknown(bind.rkey)
@@ -236,4 +243,23 @@ fn a_window_that_is_freed_leaves_a_key_that_names_nothing() {
     );
     regions.table.dealloc_mw(key).unwrap();
     assert_eq!(regions.table.dealloc_pd(empty), Ok(()));
+}
+
+#[test]
+fn what_was_read_of_a_window_gives_nothing_of_what_was_registered_since() {
+    let (regions, pd) = regions();
+    let (region, bind) = window(&regions, pd, MwType::Type1);
+    let by = qp(pd, 5);
+    regions.bind(by, &bind).unwrap();
+    let key = bind.rkey.0;
+    let (_, binding) = regions.usable_window(by, key).unwrap();
+    assert!(regions.bound_range(key, &binding, 8).is_ok());
+    // A worker has come so far when the window is freed and the region gets other memory.
+    regions.table.dealloc_mw(bind.rkey).unwrap();
+    assert!(regions.bound_range(key, &binding, 8).is_ok(), "as it was");
+    let smaller = Block::new(0x1000, 8);
+    let anew = regions.table.reregister(region, pd, smaller, 0, BINDABLE);
+    assert_eq!(anew.unwrap().0.rkey, region, "the key stays");
+    let found = regions.bound_range(key, &binding, 8).map(|_| ());
+    assert_eq!(found, unknown(bind.rkey));
 }
