@@ -18,15 +18,16 @@
 //!
 //! A client has its segments mapped and may fill them all, so the quota bounds the sum of their
 //! lengths and not of the pieces. When no piece of a segment is left its pages go back to the
-//! system; its file and its number stay for pieces to come.
+//! system, some in each call of [`Pieces::reclaim`]: it is workers that drop pieces, and they have
+//! no time for that. Its file and its number stay for pieces to come.
 
 mod free;
 
 use crate::piece::{Home, LINE, LINE_WORDS, Piece, PieceName};
 use crate::segment::{self, Segment, SegmentError};
 use free::{FreeRanges, Range};
+use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Most words of a piece: those of 2^22 completions.
@@ -35,6 +36,9 @@ pub const MAX_WORDS: u32 = 1 << 24;
 /// Bytes of the first segment of a client, and of those that come late.
 const FIRST_SEGMENT: u64 = 64 << 10;
 const LATE_SEGMENT: u64 = 4 << 20;
+
+/// Lines that go back to the system in one step, which takes it less than a millisecond.
+const RECLAIMED_AT_ONCE: u32 = (LATE_SEGMENT / LINE) as u32;
 
 /// Why a client did not get a piece. Nothing has changed.
 #[derive(Debug, thiserror::Error)]
@@ -88,6 +92,24 @@ struct Owned {
     used: u32,
     /// Lines from the start that may hold something: all behind them are zero.
     touched: u32,
+}
+
+impl Owned {
+    /// Whether its pages may go back to the system.
+    const fn is_idle(&self) -> bool {
+        self.used == 0 && self.touched > 0
+    }
+
+    /// Gives the last pages that may hold something back to the system, of a segment that is idle.
+    fn reclaim(&mut self) -> io::Result<()> {
+        let page = (segment::page() / LINE) as u32;
+        let end = self.touched.next_multiple_of(page);
+        let start = end.saturating_sub(RECLAIMED_AT_ONCE);
+        let words = start as usize * LINE_WORDS..end as usize * LINE_WORDS;
+        self.home.mapping.punch(words)?;
+        self.touched = start;
+        Ok(())
+    }
 }
 
 /// A segment that the client is to be told of.
@@ -150,6 +172,18 @@ impl Pieces {
         Some(segment)
     }
 
+    /// Gives pages of a segment that has no pieces back to the system, at most 4 MiB of them. True
+    /// while there are more.
+    pub fn reclaim(&self) -> bool {
+        let mut state = self.state();
+        let mut idle = state.owned.iter_mut().filter(|owned| owned.is_idle());
+        let Some(owned) = idle.next() else {
+            return false;
+        };
+        // Where the system does not take the pages they stay, and are zeroed when they are used.
+        owned.reclaim().is_ok() && (owned.is_idle() || idle.next().is_some())
+    }
+
     /// Bytes of all segments of the client: what counts against its quota.
     pub fn taken(&self) -> u64 {
         self.state().taken
@@ -210,9 +244,7 @@ impl State {
         owned.used += range.lines;
         let start = range.start as usize * LINE_WORDS;
         let dirty = owned.touched.clamp(range.start, range.end()) as usize * LINE_WORDS;
-        for word in &owned.home.mapping.words()[start..dirty] {
-            word.store(0, Ordering::Relaxed);
-        }
+        owned.home.mapping.zero(start..dirty);
         owned.touched = owned.touched.max(range.end());
         let piece = Piece::new(&owned.home, start, words);
         piece.expect("ranges are inside their segments")
@@ -226,12 +258,7 @@ impl State {
             lines: name.words.div_ceil(LINE_WORDS as u32),
         };
         self.free.give(range);
-        let owned = &mut self.owned[name.segment as usize];
-        owned.used -= range.lines;
-        // Where the system does not take the pages they stay, and are zeroed when they are used.
-        if owned.used == 0 && owned.home.mapping.discard().is_ok() {
-            owned.touched = 0;
-        }
+        self.owned[name.segment as usize].used -= range.lines;
     }
 }
 

@@ -4,6 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use rustix::fs::fstat;
 use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
 
 const QUOTA: u64 = 64 << 20;
 
@@ -130,10 +131,27 @@ fn a_segment_without_pieces_takes_no_memory() {
     held.iter().for_each(|piece| fill(piece, 1));
     assert!(blocks() > 0);
     drop(held);
+    while pieces.reclaim() {}
     assert_eq!(blocks(), 0);
     let again = pieces.allocate(4096).unwrap();
     assert!(holds(&again, 0));
     assert_eq!(pieces.taken(), segment.bytes, "and no new segment was made");
+}
+
+#[test]
+fn segments_are_reclaimed_in_steps_and_only_without_pieces() {
+    let pieces = Pieces::new(QUOTA);
+    let long = pieces.allocate(3 << 19).unwrap();
+    let short = pieces.allocate(8).unwrap();
+    for piece in [&long, &short] {
+        fill(piece, 1);
+    }
+    assert!(!pieces.reclaim(), "both segments have a piece");
+    drop(long);
+    let steps = std::iter::from_fn(|| pieces.reclaim().then_some(())).count();
+    assert_eq!(steps, 2, "8 of 12 MiB, and the rest");
+    assert!(holds(&short, 1));
+    assert!(holds(&pieces.allocate(3 << 19).unwrap(), 0));
 }
 
 #[test]
@@ -182,6 +200,28 @@ fn pieces_may_be_dropped_by_other_threads() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Lengths on both sides of that from which on pages are punched out; the client writes where
+    /// it has a piece, and gives it back.
+    #[test]
+    fn a_piece_is_zero_whatever_was_written_before(
+        steps in vec((1..200_000_u32, any::<u64>(), any::<bool>(), any::<bool>()), 1..24),
+    ) {
+        let pieces = Pieces::new(16 << 20);
+        let mut held = std::collections::VecDeque::new();
+        for (words, value, keep, reclaim) in steps {
+            if held.len() > 3 || !keep {
+                held.pop_front();
+            }
+            let piece = pieces.allocate(words).unwrap();
+            prop_assert!(holds(&piece, 0));
+            fill(&piece, value);
+            held.push_back(piece);
+            if reclaim {
+                pieces.reclaim();
+            }
+        }
+    }
 
     #[test]
     fn pieces_are_zero_and_apart(steps in vec((any::<bool>(), 1..2000_u32, any::<u8>()), 0..120)) {

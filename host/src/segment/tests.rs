@@ -109,17 +109,73 @@ fn lengths_that_no_segment_has_are_refused() {
     }
 }
 
-#[test]
-fn what_is_discarded_is_zero_and_takes_no_memory() {
-    let bytes = 4 * page();
+/// A segment all of whose words hold something, and the blocks that its file takes.
+fn full(bytes: u64) -> (Segment, impl Fn() -> i64) {
     let segment = Segment::create(bytes).unwrap();
-    let blocks = || rustix::fs::fstat(segment.fd()).unwrap().st_blocks;
     for word in segment.mapping().words() {
         word.store(u64::MAX, Ordering::Relaxed);
     }
-    assert!(blocks() > 0);
-    segment.mapping().discard().unwrap();
+    let file = segment.fd().try_clone_to_owned().unwrap();
+    (segment, move || rustix::fs::fstat(&file).unwrap().st_blocks)
+}
+
+/// Which words are zero, as the one range that they are in.
+fn zeroed(mapping: &Mapping) -> Range<usize> {
+    let zero = |word: &AtomicU64| word.load(Ordering::Relaxed) == 0;
+    let words = mapping.words();
+    let start = words.iter().position(zero).unwrap_or(0);
+    let end = words.iter().rposition(zero).map_or(0, |last| last + 1);
+    assert!(words[start..end].iter().all(zero));
+    start..end
+}
+
+#[test]
+fn what_is_punched_out_is_zero_and_takes_no_memory() {
+    let (segment, blocks) = full(4 * page());
+    let before = blocks();
+    let mapping = segment.mapping();
+    mapping.punch(page_words()..3 * page_words()).unwrap();
+    assert_eq!(blocks(), before / 2);
+    assert_eq!(zeroed(mapping), page_words()..3 * page_words());
+    mapping.punch(0..mapping.words().len()).unwrap();
     assert_eq!(blocks(), 0);
-    let words = segment.mapping().words();
-    assert!(words.iter().all(|word| word.load(Ordering::Relaxed) == 0));
+}
+
+#[test]
+fn words_are_zeroed_whether_or_not_they_are_whole_pages() {
+    let page = page_words();
+    let last = (PUNCH_FROM + 3) * page;
+    for range in [
+        0..last,
+        1..last - 1,
+        page - 1..last - page + 1,
+        page..(PUNCH_FROM + 1) * page,
+        page..(PUNCH_FROM + 1) * page - 1,
+        5..6,
+        page - 1..page + 1,
+        7..7,
+    ] {
+        let (segment, blocks) = full(last as u64 * 8);
+        let before = blocks();
+        segment.mapping().zero(range.clone());
+        let pages = (range.end / page).saturating_sub(range.start.div_ceil(page));
+        assert_eq!(blocks() < before, pages >= PUNCH_FROM, "{range:?}");
+        let expected = if range.is_empty() { 0..0 } else { range };
+        assert_eq!(zeroed(segment.mapping()), expected);
+    }
+}
+
+#[test]
+fn pages_that_the_system_does_not_take_are_zeroed_by_words() {
+    let bytes = (PUNCH_FROM as u64 + 1) * page();
+    let (segment, blocks) = full(bytes);
+    let mapping = segment.mapping();
+    let base = mapping.base.as_ptr().cast();
+    // SAFETY: locks pages of the mapping, which change nothing by it.
+    unsafe { rustix::mm::mlock(base, bytes as usize) }.unwrap();
+    let whole = 0..mapping.words().len();
+    assert!(mapping.punch(whole.clone()).is_err());
+    let before = blocks();
+    mapping.zero(whole.clone());
+    assert_eq!((zeroed(mapping), blocks()), (whole, before));
 }
