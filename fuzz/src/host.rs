@@ -64,6 +64,9 @@ impl Host {
                 let which = usize::from(input.byte()) % self.held.len();
                 self.held.swap_remove(which);
             }
+            5 => {
+                self.pieces.reclaim();
+            }
             _ => self.forge(input),
         }
     }
@@ -79,7 +82,8 @@ impl Host {
             );
             return;
         };
-        while let Some(new) = self.pieces.next_new_segment() {
+        while let Some(new) = self.pieces.unsent() {
+            self.pieces.sent(new.number);
             let added = self.client.add(new.number, new.file.as_fd(), new.bytes);
             added.expect("segments of the service are sealed and come in turn");
             self.segments.push(new.bytes);

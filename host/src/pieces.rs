@@ -76,8 +76,8 @@ pub struct Pieces(Arc<Mutex<State>>);
 pub(crate) struct State {
     owned: Vec<Owned>,
     free: FreeRanges,
-    /// Segments that the client knows.
-    passed: usize,
+    /// Segments that the client was sent.
+    sent: usize,
     /// Bytes of all segments.
     taken: u64,
     quota: u64,
@@ -86,8 +86,8 @@ pub(crate) struct State {
 #[derive(Debug)]
 struct Owned {
     home: Arc<Home>,
-    /// Until it is passed to the client.
-    file: Option<OwnedFd>,
+    /// Until the client was sent it.
+    file: Option<Arc<OwnedFd>>,
     /// Lines in pieces.
     used: u32,
     /// Lines from the start that may hold something: all behind them are zero.
@@ -119,8 +119,8 @@ pub struct NewSegment {
     pub number: u32,
     /// Its length in bytes.
     pub bytes: u64,
-    /// Its descriptor, to be passed to the client and closed.
-    pub file: OwnedFd,
+    /// Its descriptor, to be sent to the client.
+    pub file: Arc<OwnedFd>,
 }
 
 impl Pieces {
@@ -129,7 +129,7 @@ impl Pieces {
         Self(Arc::new(Mutex::new(State {
             owned: Vec::new(),
             free: FreeRanges::default(),
-            passed: 0,
+            sent: 0,
             taken: 0,
             quota,
         })))
@@ -157,19 +157,29 @@ impl Pieces {
         Ok(state.piece(range, words as usize))
     }
 
-    /// The next segment that was made and not passed to the client. It comes once, with the only
-    /// descriptor of it: the service keeps the mapping.
-    pub fn next_new_segment(&self) -> Option<NewSegment> {
-        let mut state = self.state();
-        let passed = state.passed;
-        let owned = state.owned.get_mut(passed)?;
-        let segment = NewSegment {
+    /// The first segment that was made and that the client was not sent: the same one until
+    /// [`sent`](Self::sent) says that it was, so that nothing is lost where the socket has no room.
+    pub fn unsent(&self) -> Option<NewSegment> {
+        let state = self.state();
+        let owned = state.owned.get(state.sent)?;
+        Some(NewSegment {
             number: owned.home.number,
             bytes: owned.home.mapping.bytes(),
-            file: owned.file.take().expect("a segment is passed once"),
-        };
-        state.passed += 1;
-        Some(segment)
+            file: Arc::clone(owned.file.as_ref()?),
+        })
+    }
+
+    /// Notes that the client was sent the [`unsent`](Self::unsent) segment of that number. The
+    /// service keeps the mapping of it alone.
+    ///
+    /// # Panics
+    /// It is not that one's turn.
+    pub fn sent(&self, number: u32) {
+        let mut state = self.state();
+        assert_eq!(number as usize, state.sent, "segments are sent in turn");
+        let file = state.owned[number as usize].file.take();
+        assert!(file.is_some(), "a segment is sent once");
+        state.sent += 1;
     }
 
     /// Gives pages of a segment that has no pieces back to the system, at most 4 MiB of them. True
@@ -205,7 +215,7 @@ impl Pieces {
         };
         state.owned.push(Owned {
             home: Arc::new(home),
-            file: Some(file),
+            file: Some(Arc::new(file)),
             used: 0,
             touched: 0,
         });

@@ -50,13 +50,37 @@ fn segments_double_up_to_4_mib() {
         held.push(pieces.allocate(16 + 8 * 64).unwrap());
     }
     let mut lengths = Vec::new();
-    while let Some(new) = pieces.next_new_segment() {
+    while let Some(new) = pieces.unsent() {
+        pieces.sent(new.number);
         assert_eq!(new.number as usize, lengths.len());
         assert_eq!(fstat(&new.file).unwrap().st_size as u64, new.bytes);
         lengths.push(new.bytes >> 10);
     }
     assert_eq!(lengths[..8], [64, 128, 256, 512, 1024, 2048, 4096, 4096]);
-    assert!(pieces.next_new_segment().is_none());
+}
+
+#[test]
+fn a_segment_is_unsent_until_it_was_sent() {
+    let pieces = Pieces::new(QUOTA);
+    assert!(pieces.unsent().is_none());
+    let _two = [8, 1 << 20].map(|words| pieces.allocate(words).unwrap());
+    for number in 0..2 {
+        let first = pieces.unsent().unwrap();
+        let again = pieces.unsent().unwrap();
+        assert_eq!((first.number, again.number), (number, number));
+        pieces.sent(number);
+        drop(again);
+        assert_eq!(Arc::strong_count(&first.file), 1, "and is closed here then");
+    }
+    assert!(pieces.unsent().is_none());
+}
+
+#[test]
+#[should_panic(expected = "sent in turn")]
+fn a_segment_is_sent_in_its_turn() {
+    let pieces = Pieces::new(QUOTA);
+    let _two = [8, 1 << 20].map(|words| pieces.allocate(words).unwrap());
+    pieces.sent(1);
 }
 
 #[test]
@@ -126,7 +150,7 @@ fn what_is_given_out_again_is_zero() {
 fn a_segment_without_pieces_takes_no_memory() {
     let pieces = Pieces::new(QUOTA);
     let held = [64, 640, 4096].map(|words| pieces.allocate(words).unwrap());
-    let segment = pieces.next_new_segment().unwrap();
+    let segment = pieces.unsent().unwrap();
     let blocks = || fstat(&segment.file).unwrap().st_blocks;
     held.iter().for_each(|piece| fill(piece, 1));
     assert!(blocks() > 0);
@@ -169,7 +193,8 @@ fn the_client_finds_each_piece_by_its_name() {
     let mut client = SegmentTable::new();
     for value in 1..200 {
         let piece = pieces.allocate(16 + 8 * value).unwrap();
-        while let Some(new) = pieces.next_new_segment() {
+        while let Some(new) = pieces.unsent() {
+            pieces.sent(new.number);
             client.add(new.number, new.file.as_fd(), new.bytes).unwrap();
         }
         let theirs = client.resolve(piece.name()).unwrap();
