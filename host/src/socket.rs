@@ -3,6 +3,9 @@
 //!
 //! A message and the descriptors that belong to it arrive together or not at all. A side that is
 //! sent what it did not ask for closes it.
+//!
+//! A service never waits for a client: it uses [`try_send_with_fds`] and [`try_recv_with_fds`],
+//! which do not block even where somebody has set the socket to blocking mode. A client may wait.
 
 #![allow(unsafe_code, reason = "asks for the credentials of a peer")]
 
@@ -44,8 +47,8 @@ pub enum SocketError {
     /// process has as many open as it may. Those that arrived are closed.
     #[error("descriptors of a message were lost")]
     DescriptorsLost,
-    /// A system call failed. [`io::ErrorKind::WouldBlock`]: the socket does not block, and has no
-    /// message or no room for one.
+    /// A system call failed. [`io::ErrorKind::WouldBlock`]: the call does not block, and there is
+    /// no message or no room for one.
     #[error(transparent)]
     System(#[from] io::Error),
 }
@@ -66,7 +69,7 @@ pub struct Received {
 }
 
 /// Sends a message, and up to [`MAX_DESCRIPTORS`] descriptors with it, which stay open here. All of
-/// it is sent or nothing.
+/// it is sent or nothing. Waits for room if the socket is in blocking mode.
 ///
 /// # Errors
 /// The message is empty or too long, there are too many descriptors, or the system refuses: the
@@ -75,6 +78,27 @@ pub fn send_with_fds(
     socket: BorrowedFd<'_>,
     message: &[u8],
     descriptors: &[BorrowedFd<'_>],
+) -> Result<(), SocketError> {
+    send(socket, message, descriptors, SendFlags::empty())
+}
+
+/// As [`send_with_fds`], and never waits.
+///
+/// # Errors
+/// As there; [`io::ErrorKind::WouldBlock`] where there is no room.
+pub fn try_send_with_fds(
+    socket: BorrowedFd<'_>,
+    message: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<(), SocketError> {
+    send(socket, message, descriptors, SendFlags::DONTWAIT)
+}
+
+fn send(
+    socket: BorrowedFd<'_>,
+    message: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+    flags: SendFlags,
 ) -> Result<(), SocketError> {
     let bytes = message.len();
     if bytes == 0 || bytes > MAX_MESSAGE {
@@ -90,13 +114,15 @@ pub fn send_with_fds(
         assert!(pushed, "the room was reckoned for as many");
     }
     let message = [IoSlice::new(message)];
-    let send = || rustix::net::sendmsg(socket, &message, &mut ancillary, SendFlags::NOSIGNAL);
+    let flags = flags | SendFlags::NOSIGNAL;
+    let send = || rustix::net::sendmsg(socket, &message, &mut ancillary, flags);
     rustix::io::retry_on_intr(send)?;
     Ok(())
 }
 
 /// Receives a message and the descriptors that came with it. `None` when the peer has closed its
-/// end, or sent a message of no bytes, which nobody who keeps to the protocol does.
+/// end, or sent a message of no bytes, which nobody who keeps to the protocol does. Waits for a
+/// message if the socket is in blocking mode.
 ///
 /// # Errors
 /// The message or its descriptors are more than they may be, or were cut short, or the system
@@ -105,18 +131,32 @@ pub fn recv_with_fds(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8; MAX_MESSAGE],
 ) -> Result<Option<Received>, SocketError> {
-    receive_into(socket, buffer, &mut [MaybeUninit::uninit(); ROOM])
+    let room = &mut [MaybeUninit::uninit(); ROOM];
+    receive_into(socket, buffer, room, RecvFlags::empty())
 }
 
-/// As [`recv_with_fds`], with `room` for what comes with the message.
+/// As [`recv_with_fds`], and never waits.
+///
+/// # Errors
+/// As there; [`io::ErrorKind::WouldBlock`] where there is no message.
+pub fn try_recv_with_fds(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8; MAX_MESSAGE],
+) -> Result<Option<Received>, SocketError> {
+    let room = &mut [MaybeUninit::uninit(); ROOM];
+    receive_into(socket, buffer, room, RecvFlags::DONTWAIT)
+}
+
+/// Receives with `room` for what comes with the message.
 fn receive_into(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8; MAX_MESSAGE],
     room: &mut [MaybeUninit<u8>],
+    flags: RecvFlags,
 ) -> Result<Option<Received>, SocketError> {
     let mut ancillary = RecvAncillaryBuffer::new(room);
     let mut message = [IoSliceMut::new(buffer)];
-    let flags = RecvFlags::CMSG_CLOEXEC;
+    let flags = flags | RecvFlags::CMSG_CLOEXEC;
     let receive = || rustix::net::recvmsg(socket, &mut message, &mut ancillary, flags);
     let received = rustix::io::retry_on_intr(receive)?;
     let (descriptors, too_many) = take(&mut ancillary);
@@ -206,163 +246,4 @@ const NOBODY: u32 = u32::MAX;
 
 #[cfg(all(test, not(miri)))]
 #[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-mod tests {
-    use super::*;
-    use rustix::io::{FdFlags, fcntl_getfd};
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, socketpair};
-    use std::fs::File;
-    use std::io::{Read, Write};
-    use std::os::fd::AsFd;
-
-    fn pair() -> (OwnedFd, OwnedFd) {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
-    }
-
-    /// A message and its descriptors.
-    type Message = (Vec<u8>, Vec<OwnedFd>);
-
-    fn receive(socket: &OwnedFd) -> Result<Option<Message>, SocketError> {
-        let mut buffer = [0; MAX_MESSAGE];
-        let received = recv_with_fds(socket.as_fd(), &mut buffer)?;
-        Ok(received.map(|received| {
-            let descriptors = received.descriptors.into_iter().flatten().collect();
-            (buffer[..received.bytes].to_vec(), descriptors)
-        }))
-    }
-
-    /// Sends without the checks of the sender.
-    fn send_anything(socket: &OwnedFd, message: &[u8], descriptors: &[BorrowedFd<'_>]) {
-        let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut room);
-        if !descriptors.is_empty() {
-            assert!(ancillary.push(SendAncillaryMessage::ScmRights(descriptors)));
-        }
-        let message = [IoSlice::new(message)];
-        rustix::net::sendmsg(socket, &message, &mut ancillary, SendFlags::NOSIGNAL).unwrap();
-    }
-
-    /// A pipe whose reading end tells when the last writing end is closed.
-    fn pipe() -> (std::io::PipeReader, OwnedFd) {
-        let (reader, writer) = std::io::pipe().unwrap();
-        (reader, writer.into())
-    }
-
-    #[test]
-    fn messages_keep_their_bounds_and_their_descriptors() {
-        let (here, there) = pair();
-        let (mut reader, writer) = pipe();
-        let all = [writer.as_fd(), here.as_fd()];
-        for count in 0..=2 {
-            let message = vec![count as u8; if count == 2 { MAX_MESSAGE } else { 1 }];
-            send_with_fds(here.as_fd(), &message, &all[..count]).unwrap();
-        }
-        drop(writer);
-        let (none, descriptors) = receive(&there).unwrap().unwrap();
-        assert_eq!((none, descriptors.len()), (vec![0], 0));
-        let (one, descriptors) = receive(&there).unwrap().unwrap();
-        assert_eq!((one, descriptors.len()), (vec![1], 1));
-        let flags = fcntl_getfd(&descriptors[0]).unwrap();
-        assert!(flags.contains(FdFlags::CLOEXEC));
-        let mut writer = File::from(descriptors.into_iter().next().unwrap());
-        writer.write_all(b"x").unwrap();
-        drop(writer);
-        let (two, descriptors) = receive(&there).unwrap().unwrap();
-        assert_eq!((two, descriptors.len()), (vec![2; MAX_MESSAGE], 2));
-        drop(descriptors);
-        let mut text = String::new();
-        reader.read_to_string(&mut text).unwrap();
-        assert_eq!(text, "x", "and no writing end is left open");
-    }
-
-    #[test]
-    fn nothing_to_read_and_a_closed_end_are_told_apart() {
-        let (here, there) = pair();
-        match receive(&there) {
-            Err(SocketError::System(error)) => {
-                assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
-            }
-            other => panic!("{other:?}"),
-        }
-        drop(here);
-        assert!(receive(&there).unwrap().is_none());
-        match send_with_fds(there.as_fd(), b"x", &[]) {
-            Err(SocketError::System(error)) => {
-                assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn what_no_message_has_is_not_sent() {
-        let (here, there) = pair();
-        for bytes in [0, MAX_MESSAGE + 1] {
-            let refused = send_with_fds(here.as_fd(), &vec![0; bytes], &[]).unwrap_err();
-            assert!(matches!(refused, SocketError::BadLength { bytes: b } if b == bytes));
-        }
-        let refused = send_with_fds(here.as_fd(), b"x", &[here.as_fd(); 3]).unwrap_err();
-        assert!(matches!(refused, SocketError::TooManyDescriptors));
-        assert!(receive(&there).is_err(), "nothing has arrived");
-    }
-
-    #[test]
-    fn descriptors_beyond_the_most_are_an_error_and_all_are_closed() {
-        for count in [3, 4, 5, 60] {
-            let (here, there) = pair();
-            let (mut reader, writer) = pipe();
-            send_anything(&here, b"many", &vec![writer.as_fd(); count]);
-            send_anything(&here, b"next", &[]);
-            drop(writer);
-            let refused = receive(&there).unwrap_err();
-            assert!(
-                matches!(
-                    refused,
-                    SocketError::DescriptorsLost | SocketError::TooManyDescriptors
-                ),
-                "{refused:?}"
-            );
-            let mut text = String::new();
-            reader.read_to_string(&mut text).unwrap();
-            let (next, descriptors) = receive(&there).unwrap().unwrap();
-            assert_eq!((&next[..], descriptors.len()), (&b"next"[..], 0));
-        }
-    }
-
-    #[test]
-    fn descriptors_that_the_kernel_drops_are_an_error() {
-        let (here, there) = pair();
-        send_with_fds(here.as_fd(), b"x", &[here.as_fd()]).unwrap();
-        let refused = receive_into(there.as_fd(), &mut [0; MAX_MESSAGE], &mut []).unwrap_err();
-        assert!(matches!(refused, SocketError::DescriptorsLost));
-    }
-
-    #[test]
-    fn a_message_that_is_too_long_is_an_error_and_its_descriptors_are_closed() {
-        let (here, there) = pair();
-        let (mut reader, writer) = pipe();
-        send_anything(&here, &[7; MAX_MESSAGE + 1], &[writer.as_fd()]);
-        drop(writer);
-        assert!(matches!(receive(&there), Err(SocketError::Truncated)));
-        let mut text = String::new();
-        reader.read_to_string(&mut text).unwrap();
-    }
-
-    #[test]
-    fn the_peer_of_a_pair_is_this_process() {
-        let (here, _there) = pair();
-        let found = peer(here.as_fd()).unwrap();
-        let expected = Peer {
-            pid: NonZeroU32::new(std::process::id()),
-            uid: rustix::process::geteuid().as_raw(),
-            gid: rustix::process::getegid().as_raw(),
-        };
-        assert_eq!(found, expected);
-        let file = File::open("/dev/null").unwrap();
-        assert!(peer(file.as_fd()).is_err());
-        let flags = SocketFlags::CLOEXEC;
-        let alone = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        let refused = peer(alone.as_fd()).unwrap_err();
-        assert_eq!(refused.kind(), io::ErrorKind::NotConnected);
-    }
-}
+mod tests;
