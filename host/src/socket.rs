@@ -157,8 +157,14 @@ fn receive_into(
     let mut ancillary = RecvAncillaryBuffer::new(room);
     let mut message = [IoSliceMut::new(buffer)];
     let flags = flags | RecvFlags::CMSG_CLOEXEC;
-    let receive = || rustix::net::recvmsg(socket, &mut message, &mut ancillary, flags);
-    let received = rustix::io::retry_on_intr(receive)?;
+    let mut receive = || rustix::net::recvmsg(socket, &mut message, &mut ancillary, flags);
+    let mut received = rustix::io::retry_on_intr(&mut receive);
+    // A peer that closed before it had read everything is told once, before what it said last
+    // (unix(7)).
+    if let Err(Errno::CONNRESET) = received {
+        received = rustix::io::retry_on_intr(&mut receive);
+    }
+    let received = received?;
     let (descriptors, too_many) = take(&mut ancillary);
     if received.flags.contains(ReturnFlags::CTRUNC) {
         return Err(SocketError::DescriptorsLost);

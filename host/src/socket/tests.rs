@@ -110,6 +110,19 @@ fn who_tries_does_not_wait_on_a_socket_in_blocking_mode() {
 }
 
 #[test]
+fn the_last_words_of_a_peer_that_has_not_read_everything_arrive() {
+    for blocking in [SocketFlags::empty(), SocketFlags::NONBLOCK] {
+        let (here, there) = pair_with(blocking);
+        send_with_fds(there.as_fd(), b"not read", &[]).unwrap();
+        send_with_fds(here.as_fd(), b"last words", &[]).unwrap();
+        drop(here);
+        let (last, _) = receive(&there).unwrap().unwrap();
+        assert_eq!(last, b"last words");
+        assert!(receive(&there).unwrap().is_none());
+    }
+}
+
+#[test]
 fn what_no_message_has_is_not_sent() {
     let (here, there) = pair();
     for bytes in [0, MAX_MESSAGE + 1] {
