@@ -13,6 +13,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod closer;
 pub mod control;
 pub mod handles;
 pub mod piece;
@@ -20,6 +21,7 @@ pub mod pieces;
 pub mod segment;
 pub mod socket;
 
+pub use closer::Closer;
 pub use handles::{Handle, Table};
 pub use piece::{Piece, PieceName, SegmentTable};
 pub use pieces::Pieces;
