@@ -20,9 +20,11 @@ pub mod piece;
 pub mod pieces;
 pub mod segment;
 pub mod socket;
+pub mod wake;
 
 pub use closer::Closer;
 pub use handles::{Handle, Table};
 pub use piece::{Piece, PieceName, SegmentTable};
 pub use pieces::Pieces;
 pub use segment::Segment;
+pub use wake::{Signal, WakeSet};
