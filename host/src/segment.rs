@@ -44,6 +44,12 @@ pub enum SegmentError {
         /// Bytes that the file has.
         found: u64,
     },
+    /// Memory that is promised may not come (`vm.overcommit_memory`, proc(5)).
+    #[error(
+        "vm.overcommit_memory is 2: a client could have a page of a segment taken away that does \
+         not come back, and an access to it would end the service (SIGBUS). Set it to 0 or 1"
+    )]
+    StrictOvercommit,
     /// A system call failed.
     #[error("{call}: {error}")]
     System {
@@ -58,6 +64,32 @@ fn failed(call: &'static str) -> impl FnOnce(Errno) -> SegmentError {
     move |error| SegmentError::System {
         call,
         error: error.into(),
+    }
+}
+
+/// Where the kernel tells whether it promises more memory than there is.
+const OVERCOMMIT: &str = "/proc/sys/vm/overcommit_memory";
+
+/// Whether this system can be trusted with segments: a service asks before it makes the first.
+///
+/// A client can punch pages out of a segment that it has mapped. They come back zero at the next
+/// access, but for a system that counts each page against a limit (`vm.overcommit_memory=2`): there
+/// the access raises SIGBUS once the limit is reached.
+///
+/// # Errors
+/// It is such a system, or does not tell (proc(5) is not mounted).
+pub fn check_overcommit() -> Result<(), SegmentError> {
+    let setting = std::fs::read_to_string(OVERCOMMIT).map_err(|error| SegmentError::System {
+        call: OVERCOMMIT,
+        error,
+    })?;
+    judge_overcommit(&setting)
+}
+
+fn judge_overcommit(setting: &str) -> Result<(), SegmentError> {
+    match setting.trim() {
+        "2" => Err(SegmentError::StrictOvercommit),
+        _ => Ok(()),
     }
 }
 

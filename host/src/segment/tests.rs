@@ -179,3 +179,14 @@ fn pages_that_the_system_does_not_take_are_zeroed_by_words() {
     mapping.zero(whole.clone());
     assert_eq!((zeroed(mapping), blocks()), (whole, before));
 }
+
+#[test]
+fn strict_overcommit_is_refused_and_the_error_says_what_to_do() {
+    for fine in ["0\n", "1\n"] {
+        assert!(judge_overcommit(fine).is_ok());
+    }
+    let refused = judge_overcommit("2\n").unwrap_err().to_string();
+    assert!(refused.contains("Set it to 0 or 1"), "{refused}");
+    let setting = std::fs::read_to_string(OVERCOMMIT).unwrap();
+    assert_eq!(check_overcommit().is_err(), setting == "2\n");
+}
