@@ -1,7 +1,9 @@
 //! What can go wrong, by who is at fault.
 
 use crate::node::life::Down;
+use crate::verbs::cq::CqError;
 use std::net::IpAddr;
+use std::sync::Arc;
 use trunkline_conn::work::VendorError;
 use trunkline_dataplane::{Errno, InterfaceName, PortError, UdpOpenError};
 use trunkline_qpmap::cq::CqOverflow;
@@ -62,6 +64,20 @@ pub enum Error {
         /// What happened.
         why: NoConnection,
     },
+    /// The service that carries the node refuses.
+    #[error("{why}")]
+    Refused {
+        /// What went wrong, as a number of errno(3).
+        errno: u32,
+        /// What went wrong.
+        why: Arc<str>,
+    },
+    /// A node that a service carries has no such thing.
+    #[error("a node that a service carries offers no {what}")]
+    NotOffered {
+        /// What it does not offer.
+        what: &'static str,
+    },
     /// RDMA-CM refuses.
     #[error(transparent)]
     Cm(#[from] trunkline_cm::rdma::Error),
@@ -81,6 +97,15 @@ pub enum Error {
         /// Where it was to be.
         offset: usize,
     },
+}
+
+impl From<CqError> for Error {
+    fn from(error: CqError) -> Self {
+        match error {
+            CqError::Overflow(overflow) => overflow.into(),
+            CqError::Down(down) => down.into(),
+        }
+    }
 }
 
 /// Why there is no shared connection.

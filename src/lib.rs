@@ -21,6 +21,7 @@
 //! # }
 //! ```
 
+mod attached;
 mod error;
 #[cfg(doctest)]
 mod guides;
@@ -29,6 +30,7 @@ mod observe;
 mod platform;
 mod pools;
 pub mod rdma_cm;
+pub mod service;
 mod verbs;
 mod worker;
 
@@ -40,7 +42,6 @@ pub use node::{Builder, Drive, Node};
 pub use observe::capture::CaptureState;
 pub use observe::cm_counters::CmCounters;
 pub use observe::status;
-pub use platform::{Embedded, Heap};
 pub use pools::ConnectionState;
 pub use trunkline_conn::control::CongestionControl;
 pub use trunkline_conn::delivery::Counters as DeliveryCounters;
@@ -63,7 +64,7 @@ pub use trunkline_qpmap::{
 pub use trunkline_wire::{Gid, Lkey, Psn, Qpn, Rkey, Workers};
 pub use verbs::ah::{Ah, AhAttributes};
 pub use verbs::connection::{Connection, ConnectionOptions};
-pub use verbs::cq::Cq;
+pub use verbs::cq::{Cq, CqError};
 pub use verbs::event::Event;
 pub use verbs::mr::{Mr, Pd, Reregister};
 pub use verbs::mw::{BindOptions, Mw};

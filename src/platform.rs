@@ -1,18 +1,97 @@
-//! What the engine is built on in this process: regions of its own memory, rings on its heap.
+//! What the engine of a node is built on: memory of rings and of regions, of this process or of
+//! programs that a service carries.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use trunkline_conn::mem::{AtomicOp, RegionMemory, Unreachable};
 use trunkline_dataplane::Region;
+use trunkline_dataplane::process_memory::ProcessRegion;
+use trunkline_host::Words;
 use trunkline_qpmap::Platform;
+use trunkline_wire::Crc;
 
-/// Memory of rings in the program itself.
-pub type Heap = Arc<[AtomicU64]>;
-
-/// A node inside the program.
+/// The platform of nodes.
 #[derive(Debug)]
-pub struct Embedded;
+pub(crate) struct NodePlatform;
 
-impl Platform for Embedded {
-    type RegionMemory = Region;
-    type RingMemory = Heap;
+impl Platform for NodePlatform {
+    type RegionMemory = Reach;
+    type RingMemory = Words;
+}
+
+/// How a node reaches the memory of a region.
+#[derive(Clone, Debug)]
+pub(crate) enum Reach {
+    /// It is mapped in this process.
+    Mapped(Region),
+    /// It is a program's own, which may not be there.
+    Process(ProcessRegion),
+}
+
+impl Reach {
+    /// Bytes that are reached by system calls.
+    pub(crate) fn foreign_bytes(&self) -> u64 {
+        match self {
+            Self::Mapped(_) => 0,
+            Self::Process(region) => region.len() as u64,
+        }
+    }
+}
+
+impl RegionMemory for Reach {
+    fn addr(&self) -> u64 {
+        match self {
+            Self::Mapped(region) => region.addr(),
+            Self::Process(region) => region.addr(),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Mapped(region) => region.len(),
+            Self::Process(region) => region.len(),
+        }
+    }
+
+    #[inline]
+    fn copy_out(
+        &self,
+        offset: usize,
+        out: &mut [u8],
+        crc: Option<&mut Crc>,
+    ) -> Result<(), Unreachable> {
+        match self {
+            Self::Mapped(region) => {
+                region.copy_out(offset, out, crc);
+                Ok(())
+            }
+            Self::Process(region) => region.copy_out(offset, out, crc),
+        }
+    }
+
+    #[inline]
+    fn copy_in(
+        &self,
+        offset: usize,
+        data: &[u8],
+        crc: Option<&mut Crc>,
+    ) -> Result<(), Unreachable> {
+        match self {
+            Self::Mapped(region) => {
+                region.copy_in(offset, data, crc);
+                Ok(())
+            }
+            Self::Process(region) => region.copy_in(offset, data, crc),
+        }
+    }
+
+    fn atomic(&self, offset: usize, op: AtomicOp) -> Result<u64, Unreachable> {
+        match self {
+            Self::Mapped(region) => Ok(region.atomic(offset, op)),
+            Self::Process(region) => region.atomic(offset, op),
+        }
+    }
+
+    #[inline]
+    fn sum(bytes: &[u8], crc: &mut Crc) {
+        Region::sum(bytes, crc);
+    }
 }

@@ -7,6 +7,7 @@
 use crate::copy::{self, Bounds, Copier};
 use crate::mapping::Mapping;
 use crate::prefetch::prefetch;
+use std::any::Any;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -20,8 +21,8 @@ pub struct Region {
     base: NonNull<u8>,
     len: usize,
     copier: Copier,
-    /// `None` for memory that belongs to someone else.
-    _owned: Option<Arc<Mapping>>,
+    /// What keeps it mapped; `None` for memory that belongs to someone else.
+    _owned: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 // SAFETY: the memory outlives every clone, and it is only accessed by atomics and by the copies of
@@ -59,6 +60,30 @@ impl Region {
             copier: Copier::detect(),
             _owned: None,
         }
+    }
+
+    /// `words` as bytes, which are there for as long as `owner` is: both come from `of`.
+    pub fn of_words<T: Any + Send + Sync>(owner: Arc<T>, of: fn(&T) -> &[AtomicU64]) -> Self {
+        // The words stay lent while `owner` is kept, and may be written though they are shared.
+        let words = of(&owner);
+        Self {
+            base: NonNull::from_ref(words).cast(),
+            len: size_of_val(words),
+            copier: Copier::detect(),
+            _owned: Some(owner),
+        }
+    }
+
+    /// The `len` bytes of it from `offset` on; `None` where they are not all in it.
+    #[must_use]
+    pub fn part(self, offset: usize, len: usize) -> Option<Self> {
+        let inside = offset <= self.len && len <= self.len - offset;
+        inside.then(|| Self {
+            // SAFETY: inside the region, or one past its end for no bytes.
+            base: unsafe { self.base.add(offset) },
+            len,
+            ..self
+        })
     }
 
     /// The byte at `offset`, for programs that poll the last byte of a WRITE: when it shows the new

@@ -82,10 +82,10 @@ impl Host {
             );
             return;
         };
-        while let Some(new) = self.pieces.unsent() {
+        while let Some(new) = self.pieces.unsent(self.segments.len() as u32) {
             self.pieces.sent(new.number);
             let added = self.client.add(new.number, new.file.as_fd(), new.bytes);
-            added.expect("segments of the service are sealed and come in turn");
+            added.expect("segments of the service are sealed");
             self.segments.push(new.bytes);
         }
         let name = piece.name();

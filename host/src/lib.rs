@@ -8,7 +8,7 @@
 //! refused with a typed error, and the words of a piece are atomics, which the other side may
 //! change at any time.
 //!
-//! The unsafe code of this crate is in [`segment`], [`piece`] and [`socket`]; every block says why
+//! The unsafe code of this crate is in [`segment`], [`piece`], [`socket`] and `words`; every block says why
 //! it is sound.
 
 #![deny(unsafe_code)]
@@ -21,6 +21,7 @@ pub mod pieces;
 pub mod segment;
 pub mod socket;
 pub mod wake;
+mod words;
 
 pub use closer::Closer;
 pub use handles::{Handle, Table};
@@ -28,3 +29,4 @@ pub use piece::{Piece, PieceName, SegmentTable};
 pub use pieces::Pieces;
 pub use segment::Segment;
 pub use wake::{Signal, WakeSet};
+pub use words::Words;

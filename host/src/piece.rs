@@ -9,6 +9,7 @@
 
 use crate::pieces::State;
 use crate::segment::{Mapping, SegmentError};
+use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -108,13 +109,11 @@ pub enum PieceNameError {
         /// The number.
         segment: u32,
     },
-    /// A segment came with another number than the next one.
-    #[error("segment {segment} came where segment {expected} was due")]
-    OutOfTurn {
+    /// A segment of that number has come before.
+    #[error("segment {segment} came twice")]
+    Twice {
         /// Its number.
         segment: u32,
-        /// The number that was due.
-        expected: u32,
     },
     /// The piece does not start at a cache line, has no words, or ends behind its segment.
     #[error("{name:?} is no piece of a segment of {bytes} bytes")]
@@ -131,19 +130,19 @@ pub enum PieceNameError {
 
 /// The segments of a client, on its own side.
 #[derive(Debug, Default)]
-pub struct SegmentTable(Vec<Arc<Home>>);
+pub struct SegmentTable(HashMap<u32, Arc<Home>>);
 
 impl SegmentTable {
     /// No segments yet.
-    pub const fn new() -> Self {
-        Self(Vec::new())
+    pub fn new() -> Self {
+        Self::default()
     }
 
-    /// Maps the segment that came with a message. Segments come in the order of their numbers. The
+    /// Maps the segment that came with a message. Segments come in any order, each once. The
     /// descriptor may be closed afterwards.
     ///
     /// # Errors
-    /// It is another one's turn, or the file is not [sealed](Mapping::of_sealed) or not of that
+    /// There is one of that number, or the file is not [sealed](Mapping::of_sealed) or not of that
     /// length; the table is as before.
     pub fn add(
         &mut self,
@@ -151,16 +150,15 @@ impl SegmentTable {
         file: BorrowedFd<'_>,
         bytes: u64,
     ) -> Result<(), PieceNameError> {
-        let expected = self.0.len() as u32;
-        if segment != expected {
-            return Err(PieceNameError::OutOfTurn { segment, expected });
+        if self.0.contains_key(&segment) {
+            return Err(PieceNameError::Twice { segment });
         }
         let home = Home {
             mapping: Mapping::of_sealed(file, bytes)?,
             number: segment,
             owner: Weak::new(),
         };
-        self.0.push(Arc::new(home));
+        self.0.insert(segment, Arc::new(home));
         Ok(())
     }
 
@@ -171,7 +169,7 @@ impl SegmentTable {
     /// behind it.
     pub fn resolve(&self, name: PieceName) -> Result<Piece, PieceNameError> {
         let segment = name.segment;
-        let home = self.0.get(segment as usize);
+        let home = self.0.get(&segment);
         let home = home.ok_or(PieceNameError::UnknownSegment { segment })?;
         let outside = PieceNameError::Outside {
             name,
@@ -263,14 +261,12 @@ mod tests {
     }
 
     #[test]
-    fn segments_come_in_turn() {
+    fn segments_come_in_any_order_and_once() {
         let (mut table, segment) = table();
-        for wrong in [0, 2, u32::MAX] {
-            let refused = table.add(wrong, segment.fd(), BYTES).unwrap_err();
-            assert!(matches!(
-                refused,
-                PieceNameError::OutOfTurn { expected: 1, .. }
-            ));
+        assert!(table.add(u32::MAX, segment.fd(), BYTES).is_ok());
+        for number in [0, u32::MAX] {
+            let refused = table.add(number, segment.fd(), BYTES).unwrap_err();
+            assert!(matches!(refused, PieceNameError::Twice { .. }));
         }
         let refused = table.add(1, segment.fd(), 2 * BYTES).unwrap_err();
         assert!(matches!(refused, PieceNameError::Segment(_)));

@@ -76,8 +76,6 @@ pub struct Pieces(Arc<Mutex<State>>);
 pub(crate) struct State {
     owned: Vec<Owned>,
     free: FreeRanges,
-    /// Segments that the client was sent.
-    sent: usize,
     /// Bytes of all segments.
     taken: u64,
     quota: u64,
@@ -129,7 +127,6 @@ impl Pieces {
         Self(Arc::new(Mutex::new(State {
             owned: Vec::new(),
             free: FreeRanges::default(),
-            sent: 0,
             taken: 0,
             quota,
         })))
@@ -157,29 +154,24 @@ impl Pieces {
         Ok(state.piece(range, words as usize))
     }
 
-    /// The first segment that was made and that the client was not sent: the same one until
-    /// [`sent`](Self::sent) says that it was, so that nothing is lost where the socket has no room.
-    pub fn unsent(&self) -> Option<NewSegment> {
+    /// The segment of that number, if the client was not sent it: until [`sent`](Self::sent) says
+    /// that it was, so that nothing is lost where the socket has no room.
+    pub fn unsent(&self, number: u32) -> Option<NewSegment> {
         let state = self.state();
-        let owned = state.owned.get(state.sent)?;
+        let owned = state.owned.get(number as usize)?;
         Some(NewSegment {
-            number: owned.home.number,
+            number,
             bytes: owned.home.mapping.bytes(),
             file: Arc::clone(owned.file.as_ref()?),
         })
     }
 
-    /// Notes that the client was sent the [`unsent`](Self::unsent) segment of that number. The
-    /// service keeps the mapping of it alone.
-    ///
-    /// # Panics
-    /// It is not that one's turn.
+    /// Notes that the client was sent the segment of that number. The service keeps the mapping of
+    /// it alone.
     pub fn sent(&self, number: u32) {
-        let mut state = self.state();
-        assert_eq!(number as usize, state.sent, "segments are sent in turn");
-        let file = state.owned[number as usize].file.take();
-        assert!(file.is_some(), "a segment is sent once");
-        state.sent += 1;
+        if let Some(owned) = self.state().owned.get_mut(number as usize) {
+            owned.file = None;
+        }
     }
 
     /// Gives pages of a segment that has no pieces back to the system, at most 4 MiB of them. True

@@ -9,6 +9,7 @@
 //!           the queue is in error
 //! word 8    head: completions polled, free-running                program writes
 //! word 16   armed: 0 no, 1 for solicited completions, 2 for any   both write
+//!      17   of the first of several rings: an event is asked for  both write
 //!
 //! entries of 4 words, a power of two of them
 //! word 0    wr_id
@@ -68,6 +69,7 @@ const LINE_WORDS: usize = 8;
 const TAIL: usize = 0;
 const HEAD: usize = LINE_WORDS;
 const ARMED: usize = 2 * LINE_WORDS;
+const GATE: usize = ARMED + 1;
 /// Words of the header.
 pub const HEADER: usize = 3 * LINE_WORDS;
 

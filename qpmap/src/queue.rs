@@ -12,6 +12,7 @@ mod size;
 
 use crate::error::{PostError, RingError};
 use crate::ring::{Ring, RingMemory};
+use crate::state::QpState;
 use crate::wqe::{Post, RecvWr, SendWr};
 use consumer::Consumer;
 use std::sync::OnceLock;
@@ -24,7 +25,7 @@ pub use size::{MAX_WR, Size};
 
 /// What both kinds of queue are.
 #[derive(Debug)]
-struct Queue<W> {
+pub(crate) struct Queue<W> {
     halves: OnceLock<Box<Halves<W>>>,
     size: Size,
 }
@@ -39,13 +40,13 @@ struct Halves<W> {
 /// Work that a program wants sent (`ibv_post_send(3)`).
 #[derive(Debug)]
 pub struct SendQueue<W> {
-    queue: Queue<W>,
+    pub(crate) queue: Queue<W>,
 }
 
 /// Room that a program offers to messages (`ibv_post_recv(3)`), of one QP or, as an SRQ, of many.
 #[derive(Debug)]
 pub struct RecvQueue<W> {
-    queue: Queue<W>,
+    pub(crate) queue: Queue<W>,
 }
 
 #[cfg(not(loom))]
@@ -149,9 +150,20 @@ impl<W: RingMemory> SendQueue<W> {
         }
     }
 
+    /// Worker: shows the program the state of its QP, where there is a ring.
+    pub(crate) fn show(&self, state: QpState) {
+        self.queue.show(state);
+    }
+
     /// What it was made for.
     pub const fn size(&self) -> Size {
         self.queue.size
+    }
+
+    /// Whether it has the memory of its ring.
+    #[inline]
+    pub fn has_ring(&self) -> bool {
+        self.queue.halves.get().is_some()
     }
 
     /// Bytes of the ring: 0 until something is posted.
@@ -237,9 +249,20 @@ impl<W: RingMemory> RecvQueue<W> {
         }
     }
 
+    /// Worker: shows the program the state of its QP, where there is a ring.
+    pub(crate) fn show(&self, state: QpState) {
+        self.queue.show(state);
+    }
+
     /// What it was made for.
     pub const fn size(&self) -> Size {
         self.queue.size
+    }
+
+    /// Whether it has the memory of its ring.
+    #[inline]
+    pub fn has_ring(&self) -> bool {
+        self.queue.halves.get().is_some()
     }
 
     /// Bytes of the ring: 0 until something is posted.
@@ -308,6 +331,18 @@ impl<W: RingMemory> Queue<W> {
     #[inline]
     fn ring(&self) -> Option<&Ring<W>> {
         self.consumer().map(Consumer::ring)
+    }
+
+    fn show(&self, state: QpState) {
+        if let Some(ring) = self.ring() {
+            ring.show(state as u64);
+        }
+    }
+
+    /// The state that a worker shows; `None`: there is no ring, or the word is none that it writes.
+    pub(crate) fn shown(&self) -> Option<QpState> {
+        let word = u8::try_from(self.ring()?.shown()).ok()?;
+        QpState::from_value(word)
     }
 
     fn ring_bytes(&self) -> usize {

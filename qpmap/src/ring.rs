@@ -5,6 +5,7 @@
 //! ```text
 //! word 0          tail: slots written (low half), entries written (high half)    producer writes
 //! word 8          head: slots released (low half), entries released (high half)  consumer writes
+//! word 9          what the consumer shows of itself                              consumer writes
 //! words 16 ..     slots of 8 words, a power of two of them
 //! ```
 //!
@@ -30,6 +31,7 @@ pub const MAX_SLOTS: u32 = 1 << 20;
 
 const TAIL: usize = 0;
 const HEAD: usize = SLOT_WORDS;
+const SHOWN: usize = HEAD + 1;
 const HEADER: usize = 2 * SLOT_WORDS;
 
 /// Memory of a ring. Whoever else can write to it may do so at any time. A clone is the same
@@ -309,6 +311,18 @@ impl<W: RingMemory> Ring<W> {
         let head = Position::from_word(word.load(Ordering::Relaxed));
         // Only the consumer writes the head, so load and store need not be one operation.
         word.store(head.advance(slots, 1).to_word(), Ordering::Release);
+    }
+
+    /// Consumer: shows the producer a word. Who shows, fences and looks at the tail, and who
+    /// publishes, fences and looks at the word, do not both miss what the other did.
+    pub(crate) fn show(&self, word: u64) {
+        self.words.as_slice()[SHOWN].store(word, Ordering::SeqCst);
+    }
+
+    /// Producer: the word that the consumer shows.
+    #[inline]
+    pub(crate) fn shown(&self) -> u64 {
+        self.words.as_slice()[SHOWN].load(Ordering::SeqCst)
     }
 
     /// Consumer: gives everything below `head` back.

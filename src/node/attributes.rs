@@ -146,8 +146,11 @@ impl Node {
     /// # Errors
     /// The node failed, or belongs to another process.
     pub fn device_attributes(&self) -> Result<DeviceAttributes, Error> {
+        if let Some(client) = self.shared.client() {
+            return client.device_attributes();
+        }
         let (mut max_qp, mut node_guid) = (0, 0);
-        for handle in &self.shared.handles {
+        for handle in self.shared.handles() {
             let core = handle.core()?;
             max_qp += core.engine.max_qps();
             node_guid = core.manager.config().identity.guid;
@@ -186,10 +189,13 @@ impl Node {
     /// The node failed, or belongs to another process.
     pub fn port_attributes(&self) -> Result<PortAttributes, Error> {
         let shared = &self.shared;
+        if let Some(client) = shared.client() {
+            return client.port_attributes();
+        }
         let handle = shared.handle(0);
         let link = handle.port()?.link_state(shared.gid.address());
         let active_mtu = handle.core()?.cm.path_mtu();
-        let works = match &shared.link {
+        let works = match &shared.here().link {
             Some(link) => link.look(),
             None => link.is_none_or(|link| link.works),
         };

@@ -103,16 +103,16 @@ impl Node {
     /// node is another process's.
     pub fn fd(&self) -> Result<BorrowedFd<'_>, Error> {
         self.shared.life.check_own()?;
-        if self.shared.handles.len() == 1 {
+        if self.shared.handles().len() == 1 {
             return self.worker_fd(0);
         }
-        if let Some(fd) = self.shared.wait_fd.get() {
+        if let Some(fd) = self.shared.here().wait_fd.get() {
             return Ok(fd.as_fd());
         }
         let workers = 0..self.shared.workers.count();
         let fds: Result<Vec<_>, _> = workers.map(|worker| self.worker_fd(worker)).collect();
         let fd = sleep::readable(fds?)?;
-        Ok(self.shared.wait_fd.get_or_init(|| fd).as_fd())
+        Ok(self.shared.here().wait_fd.get_or_init(|| fd).as_fd())
     }
 
     /// The same of one worker, from 0.
@@ -188,7 +188,7 @@ impl Node {
 
     /// When a timer of an inline node is due next, by its clock.
     pub fn next_timeout(&self) -> Option<Instant> {
-        let handles = self.shared.handles.iter();
+        let handles = self.shared.handles().iter();
         handles
             .filter_map(|handle| handle.core().ok()?.next_timeout())
             .min()

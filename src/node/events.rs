@@ -20,10 +20,15 @@ impl Node {
         if life.tell_end() {
             return Some(Event::DeviceFatal);
         }
-        if let Some(link) = &self.shared.link {
+        if let Some(client) = self.shared.client() {
+            // Where the service is gone the next call says so.
+            return client.poll_event();
+        }
+        let own = self.shared.here();
+        if let Some(link) = &own.link {
             link.look();
         }
-        self.shared.events.pop()
+        own.events.pop()
     }
 
     /// Returns the next asynchronous event, and waits for it until `timeout` is over; `None`: none
@@ -78,9 +83,13 @@ impl Node {
     /// node does nothing any more: [`poll_event`](Self::poll_event) gives what is left, and no more
     /// then. Now and then it is readable for no reason. Nothing is read from it.
     pub fn event_fd(&self) -> BorrowedFd<'_> {
-        match &self.shared.link {
+        if let Some(client) = self.shared.client() {
+            return client.event_fd();
+        }
+        let own = self.shared.here();
+        match &own.link {
             Some(link) => link.any(),
-            None => self.shared.events.fd.as_fd(),
+            None => own.events.fd.as_fd(),
         }
     }
 }

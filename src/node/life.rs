@@ -34,6 +34,12 @@ pub enum Down {
         /// What happened.
         why: Arc<str>,
     },
+    /// The service that carried it is gone, or has parted with the program.
+    #[error("the service that carried the node: {why}")]
+    Service {
+        /// What happened.
+        why: Arc<str>,
+    },
     /// It belongs to the process that this one was forked from, and works there.
     #[error("the node belongs to the process that this one was forked from")]
     Forked,

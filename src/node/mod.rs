@@ -11,7 +11,7 @@ pub(crate) mod state_bytes;
 use crate::error::Error;
 use crate::node::life::{Down, Health, Life};
 use crate::node::link::Link;
-use crate::node::shared::Shared;
+use crate::node::shared::{Own, Shared};
 use crate::node::state_bytes::StateBytes;
 use crate::observe::capture::{Capture, CaptureState};
 use crate::observe::cm_counters::CmCounters;
@@ -412,20 +412,16 @@ impl Builder {
             handle.link = link.clone().filter(|_| index == 0);
             handles.push(Arc::new(handle));
         }
-        let mut shared = Shared::new(
-            life,
-            (workers, regions, events),
-            self.address.into(),
-            handles,
-        );
-        shared.link = link;
-        shared.status = status;
+        let mut own = Own::new(regions, events, handles);
+        own.link = link;
+        own.status = status;
         if self.drive == Drive::Threaded {
-            for handle in &shared.handles {
-                shared.threads.push(Thread::start(handle)?);
+            for handle in &own.handles {
+                own.threads.push(Thread::start(handle)?);
             }
         }
         log::started(self.address, workers, &capabilities);
+        let shared = Shared::own(life, self.address.into(), workers, own);
         Ok(Node {
             shared: Arc::new(shared),
         })
@@ -579,7 +575,7 @@ impl Node {
         // Where another thread ended it, or it failed, that may not have flushed all yet.
         if !self.shared.life.is_up() && !self.shared.life.is_forked() {
             self.shared.bury();
-            while !self.shared.threads.iter().all(Thread::is_over) {
+            while !self.shared.threads().iter().all(Thread::is_over) {
                 std::thread::sleep(DRAIN_PAUSE);
             }
         }
@@ -615,7 +611,7 @@ impl Node {
     /// The node failed, or is another process's.
     pub fn is_drained(&self) -> Result<bool, Error> {
         let mut drained = true;
-        for handle in &self.shared.handles {
+        for handle in self.shared.handles() {
             drained &= handle.is_drained()?;
         }
         Ok(drained)
@@ -644,12 +640,7 @@ impl Node {
 
     /// Allocates a protection domain. Of a node that is down nothing can be made in it.
     pub fn alloc_pd(&self) -> Pd {
-        // There is always room for one more, so only a node that is down refuses.
-        let id = self.shared.regions().ok().map(RegionTable::alloc_pd);
-        Pd(Arc::new(PdInner {
-            node: Arc::clone(&self.shared),
-            id,
-        }))
+        Pd(Arc::new(PdInner::alloc(&self.shared)))
     }
 
     /// Creates a completion queue for `depth` completions or, rounded up, a few more
@@ -709,13 +700,16 @@ impl Node {
 
     /// How the capture of management datagrams goes, if there is one.
     pub fn capture_state(&self) -> Option<CaptureState> {
-        let capture = self.shared.handle(0).capture.as_ref();
+        let capture = self.shared.handles().first()?.capture.as_ref();
         capture.map(Capture::state)
     }
 
     /// Whether other processes of the same user can watch it.
     pub fn is_watchable(&self) -> bool {
-        self.shared.status.is_some()
+        {
+            let own = self.shared.inside("status");
+            own.is_ok_and(|own| own.status.is_some())
+        }
     }
 
     /// What its connection management does, and how long each step takes. It is read without a
@@ -730,7 +724,7 @@ impl Node {
 
     /// What the connection management of each of its workers dropped or refused, by reason.
     pub fn cm_counters(&self) -> Vec<CmCounters> {
-        let handles = self.shared.handles.iter();
+        let handles = self.shared.handles().iter();
         let counters = |core: MutexGuard<'_, Core>| core.cm_counters();
         handles
             .filter_map(|handle| handle.core().ok().map(counters))
@@ -746,7 +740,7 @@ impl Node {
     /// What the port counted.
     pub fn port_counters(&self) -> PortCounters {
         let mut sum = PortCounters::default();
-        let handles = self.shared.handles.iter();
+        let handles = self.shared.handles().iter();
         for port in handles.filter_map(|handle| handle.port().ok()) {
             sum.add(&port.counters());
         }

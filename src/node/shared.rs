@@ -3,8 +3,10 @@
 use crate::error::Error;
 use crate::node::life::Life;
 use crate::node::link::Link;
+use crate::attached::Client;
 use crate::observe::log;
 use crate::observe::status::server::Server;
+use crate::platform::Reach;
 use crate::rdma_cm::Ids;
 use crate::verbs::event::Event;
 use crate::worker::core::Core;
@@ -16,7 +18,6 @@ use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use trunkline_cm::rdma::{Id, keeper};
 use trunkline_conn::time::Instant;
-use trunkline_dataplane::Region;
 use trunkline_qpmap::regions::{RegionTable, Unregistered};
 use trunkline_qpmap::{Allowed, VerbsError};
 use trunkline_wire::{Gid, Qpn, Rkey, Workers};
@@ -28,6 +29,25 @@ static NODES: AtomicU32 = AtomicU32::new(0);
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) life: Arc<Life>,
+    pub(crate) gid: Gid,
+    /// Tells it from other nodes of the program.
+    pub(crate) tag: u32,
+    pub(crate) workers: Workers,
+    carrier: Carrier,
+}
+
+/// Who carries the packets of a node.
+#[derive(Debug)]
+enum Carrier {
+    /// The program itself.
+    Own(Box<Own>),
+    /// A service, to which the program is attached.
+    Service(Client),
+}
+
+/// What only a node inside the program has.
+#[derive(Debug)]
+pub(crate) struct Own {
     pub(crate) handles: Vec<Arc<WorkerHandle>>,
     /// Those that drive the workers; none for an inline node.
     pub(crate) threads: Vec<Thread>,
@@ -37,13 +57,9 @@ pub(crate) struct Shared {
     pub(crate) status: Option<Server>,
     /// The link of its port; `None`: nobody tells whether it changes.
     pub(crate) link: Option<Arc<Link>>,
-    pub(crate) gid: Gid,
     /// The handles of its IDs of RDMA-CM.
     pub(crate) ids: Ids,
-    /// Tells it from other nodes of the program.
-    pub(crate) tag: u32,
-    pub(crate) workers: Workers,
-    regions: RegionTable<Region>,
+    regions: RegionTable<Reach>,
     pub(crate) events: Arc<EventQueue<Event>>,
     /// The worker that gets the next QP, and the one that gets the next ID of RDMA-CM.
     dealt: AtomicU8,
@@ -53,24 +69,19 @@ pub(crate) struct Shared {
     order: Mutex<()>,
 }
 
-impl Shared {
+impl Own {
     pub(crate) fn new(
-        life: Arc<Life>,
-        (workers, regions, events): (Workers, RegionTable<Region>, Arc<EventQueue<Event>>),
-        gid: Gid,
+        regions: RegionTable<Reach>,
+        events: Arc<EventQueue<Event>>,
         handles: Vec<Arc<WorkerHandle>>,
     ) -> Self {
         Self {
-            life,
             handles,
             threads: Vec::new(),
             wait_fd: OnceLock::new(),
             status: None,
             link: None,
-            gid,
             ids: Ids::default(),
-            tag: NODES.fetch_add(1, Ordering::Relaxed),
-            workers,
             regions,
             events,
             dealt: AtomicU8::new(0),
@@ -78,15 +89,85 @@ impl Shared {
             order: Mutex::new(()),
         }
     }
+}
+
+impl Shared {
+    pub(crate) fn own(life: Arc<Life>, gid: Gid, workers: Workers, own: Own) -> Self {
+        Self::new(life, gid, workers, Carrier::Own(Box::new(own)))
+    }
+
+    /// Of a program that is attached to a service.
+    pub(crate) fn attached(life: Arc<Life>, gid: Gid, workers: Workers, client: Client) -> Self {
+        Self::new(life, gid, workers, Carrier::Service(client))
+    }
+
+    fn new(life: Arc<Life>, gid: Gid, workers: Workers, carrier: Carrier) -> Self {
+        Self {
+            life,
+            gid,
+            tag: NODES.fetch_add(1, Ordering::Relaxed),
+            workers,
+            carrier,
+        }
+    }
+
+    /// The service that carries it, if one does.
+    #[inline]
+    pub(crate) const fn client(&self) -> Option<&Client> {
+        match &self.carrier {
+            Carrier::Own(_) => None,
+            Carrier::Service(client) => Some(client),
+        }
+    }
+
+    /// What it has as a node inside the program.
+    ///
+    /// # Errors
+    /// A service carries it; `what` is not offered there.
+    pub(crate) fn inside(&self, what: &'static str) -> Result<&Own, Error> {
+        match &self.carrier {
+            Carrier::Own(own) => Ok(own),
+            Carrier::Service(_) => Err(Error::NotOffered { what }),
+        }
+    }
+
+    /// The same for objects that only such nodes have.
+    ///
+    /// # Panics
+    /// A service carries it.
+    #[inline]
+    pub(crate) fn here(&self) -> &Own {
+        match &self.carrier {
+            Carrier::Own(own) => own,
+            Carrier::Service(_) => unreachable!("a node that a service carries has no such objects"),
+        }
+    }
+
+    /// Its workers, as far as they are in this process.
+    #[inline]
+    pub(crate) fn handles(&self) -> &[Arc<WorkerHandle>] {
+        match &self.carrier {
+            Carrier::Own(own) => &own.handles,
+            Carrier::Service(_) => &[],
+        }
+    }
+
+    /// Its threads that drive workers.
+    pub(crate) fn threads(&self) -> &[Thread] {
+        match &self.carrier {
+            Carrier::Own(own) => &own.threads,
+            Carrier::Service(_) => &[],
+        }
+    }
 
     /// The protection domains and regions of the node, which its workers find there.
     ///
     /// # Errors
     /// The node is another process's.
-    pub(crate) fn regions(&self) -> Result<&RegionTable<Region>, Error> {
+    pub(crate) fn regions(&self) -> Result<&RegionTable<Reach>, Error> {
         // A thread of the parent may have held the lock.
         self.life.check_own()?;
-        Ok(&self.regions)
+        Ok(&self.inside("regions of this process")?.regions)
     }
 
     /// Ends a registration: when this returns no worker touches the memory any more.
@@ -103,9 +184,9 @@ impl Shared {
     ///
     /// # Errors
     /// A worker failed, which touches nothing any more.
-    pub(crate) fn retire(&self, mut taken: Unregistered<Region>) -> Result<(), Error> {
+    pub(crate) fn retire(&self, mut taken: Unregistered<Reach>) -> Result<(), Error> {
         let mut outcome = Ok(());
-        for handle in &self.handles {
+        for handle in self.handles() {
             match handle.core() {
                 Ok(mut core) => core.engine.quiesce(&mut taken),
                 Err(error) => outcome = Err(error),
@@ -136,23 +217,23 @@ impl Shared {
     /// # Panics
     /// There is none with this index.
     pub(crate) fn handle(&self, worker: u8) -> &WorkerHandle {
-        &self.handles[usize::from(worker)]
+        &self.here().handles[usize::from(worker)]
     }
 
     /// Whether the program drives it.
     pub(crate) fn is_inline(&self) -> bool {
-        self.threads.is_empty()
+        self.client().is_none() && self.threads().is_empty()
     }
 
     pub(crate) fn all_handles(&self) -> Vec<&WorkerHandle> {
-        self.handles.iter().map(|handle| &**handle).collect()
+        self.handles().iter().map(|handle| &**handle).collect()
     }
 
     /// The workers; none in a child of fork(2), where a thread of the parent may have held a lock
     /// of theirs.
     pub(crate) fn own_handles(&self) -> impl Iterator<Item = &Arc<WorkerHandle>> {
         let own = self.life.check_own().is_ok();
-        self.handles.iter().filter(move |_| own)
+        self.handles().iter().filter(move |_| own)
     }
 
     /// The worker that a QP or connection belongs to.
@@ -172,12 +253,12 @@ impl Shared {
 
     /// The worker whose turn it is to get a QP.
     pub(crate) fn deal(&self) -> u8 {
-        self.next(&self.dealt)
+        self.next(&self.here().dealt)
     }
 
     /// The worker whose turn it is to get an ID of RDMA-CM.
     pub(crate) fn deal_id(&self) -> u8 {
-        self.next(&self.dealt_ids)
+        self.next(&self.here().dealt_ids)
     }
 
     fn next(&self, dealt: &AtomicU8) -> u8 {
@@ -235,7 +316,7 @@ impl Shared {
 
     /// Keeps others from doing anything in all workers meanwhile.
     pub(crate) fn in_order(&self) -> MutexGuard<'_, ()> {
-        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+        self.here().order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Does the same in all workers: gives what each gave.
@@ -252,8 +333,8 @@ impl Shared {
         // A thread of the parent may have held the lock.
         self.life.check_own()?;
         let order = self.in_order();
-        let mut done = Vec::with_capacity(self.handles.len());
-        for handle in &self.handles {
+        let mut done = Vec::with_capacity(self.handles().len());
+        for handle in self.handles() {
             let mut core = handle.core()?;
             match work(&mut core) {
                 Ok(given) => done.push(given),
@@ -270,13 +351,13 @@ impl Shared {
     /// # Errors
     /// The node failed, or is another process's.
     pub(crate) fn all_cores(&self) -> Result<Vec<MutexGuard<'_, Core>>, Error> {
-        self.handles.iter().map(|handle| handle.core()).collect()
+        self.handles().iter().map(|handle| handle.core()).collect()
     }
 
     /// What all workers together have; nothing of one whose state is lost.
     pub(crate) fn sum<T: Default>(&self, of: impl Fn(&Core) -> T, add: impl Fn(&mut T, &T)) -> T {
         let mut sum = T::default();
-        for core in self.handles.iter().filter_map(|handle| handle.core().ok()) {
+        for core in self.handles().iter().filter_map(|handle| handle.core().ok()) {
             let part = of(&core);
             add(&mut sum, &part);
         }
@@ -294,8 +375,8 @@ impl Shared {
     /// After [`Life::end`]: the QPs of all workers are in error, and peers are told, where no
     /// threads see to it.
     pub(crate) fn bury(&self) {
-        if self.threads.is_empty() {
-            for handle in &self.handles {
+        if self.is_inline() {
+            for handle in self.handles() {
                 handle.bury();
                 handle.say_goodbye();
             }
@@ -308,16 +389,18 @@ impl Drop for Shared {
         if self.life.is_forked() {
             // The parent's threads were in the middle of it when the child was made: it is neither
             // whole nor ours. Its descriptors go when the child ends or becomes another program.
-            std::mem::forget(std::mem::take(&mut self.handles));
+            if let Carrier::Own(own) = &mut self.carrier {
+                std::mem::forget(std::mem::take(&mut own.handles));
+            }
             return;
         }
         if self.life.check().is_ok() {
             log::ended(self.gid.address());
         }
-        if self.threads.is_empty() {
-            self.handles.iter().for_each(|handle| handle.say_goodbye());
+        if self.is_inline() {
+            self.handles().iter().for_each(|handle| handle.say_goodbye());
         }
         // All at once, and then one after the other is waited for.
-        self.threads.iter().for_each(Thread::stop);
+        self.threads().iter().for_each(Thread::stop);
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! - error: a worker failed.
 //! - warn: a connection died of its peer's silence; the machine refuses an offload, or to send to a
-//!   peer; a CQ overran, and its QPs go to error.
-//! - info: nodes start and end; peers are met, start anew; what programs asked for cannot be had.
+//!   peer; a CQ overran, and its QPs go to error; a service parts with a program for what it did.
+//! - info: nodes start and end; programs attach to a service and end; peers are met, start anew; what programs asked for cannot be had.
 //! - debug: steps of handshakes, connections that open and close, QPs that change connections or go
 //!   to error.
 //!
@@ -14,6 +14,7 @@
 use super::number;
 use crate::error::NoConnection;
 use crate::node::life::Down;
+use crate::service::ClientStatus;
 use std::net::IpAddr;
 use tracing::{Span, debug, debug_span, error, error_span, info, warn};
 use trunkline_cm::Step;
@@ -135,6 +136,28 @@ impl Log {
 pub(crate) fn step(setup: &Span, step: &Step) {
     let (from, to) = (step.from.name(), step.to.name());
     debug!(parent: setup, from, to, "handshake");
+}
+
+/// A program was let in.
+pub(crate) fn attached(client: &ClientStatus) {
+    let ClientStatus { name, pid, uid, .. } = client;
+    info!(%name, pid, uid, "a program attached");
+}
+
+/// A program is parted with.
+pub(crate) fn parted(client: &ClientStatus, why: &str, is_violation: bool) {
+    let ClientStatus {
+        name,
+        pid,
+        uid,
+        qps,
+        ..
+    } = client;
+    if is_violation {
+        warn!(%name, pid, uid, qps, %why, "a program was parted with for what it did");
+    } else {
+        info!(%name, pid, uid, qps, %why, "a program is gone");
+    }
 }
 
 /// A node has started.

@@ -15,7 +15,7 @@ mod unsent;
 use crate::error::NoConnection;
 use crate::observe::log::Log;
 use crate::observe::status::recorder::Recorder;
-use crate::platform::Embedded;
+use crate::platform::NodePlatform;
 use crate::verbs::connection::ConnectionOptions;
 use crate::verbs::event::Event;
 use crate::worker::core::CoreConfig;
@@ -61,7 +61,7 @@ const HANDED_OVER_AT_ONCE: usize = 1024;
 /// The connection manager and the engine of a node: what [`Pools`] works with.
 pub(crate) struct PoolContext<'a> {
     pub(crate) now: Instant,
-    pub(crate) engine: &'a mut Engine<Embedded>,
+    pub(crate) engine: &'a mut Engine<NodePlatform>,
     pub(crate) manager: &'a mut NodeCm<Stream>,
 }
 
@@ -222,7 +222,7 @@ impl Pools {
         self.sharing
     }
 
-    pub(crate) fn private_state(&self, engine: &Engine<Embedded>, handle: u64) -> ConnectionState {
+    pub(crate) fn private_state(&self, engine: &Engine<NodePlatform>, handle: u64) -> ConnectionState {
         self.private
             .state(handle, |conn| with_handle(engine, conn, handle))
     }
@@ -279,7 +279,7 @@ impl Pools {
 
     pub(crate) fn forget_private(
         &mut self,
-        engine: &Engine<Embedded>,
+        engine: &Engine<NodePlatform>,
         handle: u64,
     ) -> Option<ConnId> {
         let conn = self.private.remove(handle)?;
@@ -369,7 +369,7 @@ impl Pools {
     /// long as its workers are not known, all to `peer`.
     fn pool(
         &self,
-        engine: &Engine<Embedded>,
+        engine: &Engine<NodePlatform>,
         peer: IpAddr,
         remote: Qpn,
     ) -> impl Iterator<Item = (u8, &Handshake)> {
@@ -399,7 +399,7 @@ impl Pools {
     /// Places of that pool that are taken.
     fn pool_places(
         &self,
-        engine: &Engine<Embedded>,
+        engine: &Engine<NodePlatform>,
         peer: IpAddr,
         remote: Qpn,
     ) -> impl Iterator<Item = u8> {
@@ -460,7 +460,7 @@ impl Pools {
 
     /// How patiently a peer is asked. One whose connections have died of its silence has had its
     /// time already: it gets a quarter of that more.
-    fn patience(&self, engine: &Engine<Embedded>, end: (IpAddr, Qpn), known: bool) -> Retry {
+    fn patience(&self, engine: &Engine<NodePlatform>, end: (IpAddr, Qpn), known: bool) -> Retry {
         if !known {
             Retry::UNKNOWN
         } else if self.dead_after_ns > 0 && engine.is_silent(end.0.into(), end.1) {
@@ -533,7 +533,7 @@ impl Pools {
     }
 
     /// Our end of a connection that is about to be: its number, token and first packet are drawn.
-    fn offer(&self, engine: &mut Engine<Embedded>) -> Option<Offer> {
+    fn offer(&self, engine: &mut Engine<NodePlatform>) -> Option<Offer> {
         let (connection, token) = engine.draw_connection().ok()?;
         Some(Offer {
             connection,
@@ -686,7 +686,7 @@ impl Pools {
     }
 
     /// Closes connections of pools that have been without QPs for long.
-    pub(crate) fn reclaim(&mut self, now: Instant, engine: &mut Engine<Embedded>) {
+    pub(crate) fn reclaim(&mut self, now: Instant, engine: &mut Engine<NodePlatform>) {
         if now < self.reclaim_at {
             return;
         }
@@ -718,12 +718,12 @@ impl Pools {
 }
 
 /// The connection at an index, if it is the one with that handle.
-fn with_handle(engine: &Engine<Embedded>, conn: u32, handle: u64) -> Option<ConnId> {
+fn with_handle(engine: &Engine<NodePlatform>, conn: u32, handle: u64) -> Option<ConnId> {
     let (id, mark) = engine.connection_at(conn)?;
     (Mark(mark).handle() == Some(private::place(handle))).then_some(id)
 }
 
 /// The workers of a peer: one, as long as they are not known.
-fn workers_of(engine: &Engine<Embedded>, peer: IpAddr) -> Workers {
+fn workers_of(engine: &Engine<NodePlatform>, peer: IpAddr) -> Workers {
     engine.peer(peer.into()).unwrap_or(Workers::ONE)
 }

@@ -169,7 +169,7 @@ pub(super) const fn place(handle: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::platform::Embedded;
+    use crate::platform::NodePlatform;
     use std::net::IpAddr;
     use trunkline_conn::time::Instant;
     use trunkline_qpmap::{Config, ConnectionParams, Engine, PeerIdentity};
@@ -217,7 +217,7 @@ mod tests {
     /// Two connections of an engine.
     fn connections() -> [ConnId; 2] {
         let address = IpAddr::from([10, 0, 0, 2]).into();
-        let mut engine: Engine<Embedded> = Engine::new(Config::default());
+        let mut engine: Engine<NodePlatform> = Engine::new(Config::default());
         [1, 2].map(|number| {
             let (local_id, local_token) = engine.draw_connection().expect("a number");
             let params = ConnectionParams {

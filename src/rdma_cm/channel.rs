@@ -132,7 +132,7 @@ impl Channel {
         };
         let order = self.node.in_order();
         let mut requests = Vec::new();
-        for handle in &self.node.handles {
+        for handle in self.node.handles() {
             let given_up = handle.act(|core, now| {
                 let requests = core.cm.destroy(now, id);
                 core.cm.manager.give_back(id, &claim);
@@ -145,7 +145,7 @@ impl Channel {
     }
 
     fn find(&self, id: Id) -> Option<CmId> {
-        self.node.ids.find(id)
+        self.node.here().ids.find(id)
     }
 }
 

@@ -60,7 +60,7 @@ impl CmId {
             over: AtomicBool::new(false),
             peer: Mutex::default(),
         }));
-        channel.node.ids.enter(&new);
+        channel.node.here().ids.enter(&new);
         new
     }
 
@@ -145,7 +145,7 @@ impl CmId {
             Ok(listener)
         })?;
         let queue = Arc::clone(&self.channel().queue);
-        for (worker, handle) in (0..).zip(&node.handles) {
+        for (worker, handle) in (0..).zip(node.handles()) {
             if worker != self.worker() {
                 let mut core = handle.core()?;
                 core.cm.manager.listen_too(&listener);
@@ -390,7 +390,7 @@ impl CmId {
         let claim = core.cm.manager.claim_of(self.0.id);
         drop(core);
         if claim.is_some_and(|claim| claim.listens) {
-            for handle in &to.0.node.handles {
+            for handle in to.0.node.handles() {
                 let mut core = handle.core()?;
                 if core.cm.knows(self.0.id) {
                     core.cm.own(self.0.id, &to.0.queue);
@@ -468,7 +468,7 @@ impl Drop for IdInner {
         if channel.node.life.is_forked() {
             return;
         }
-        channel.node.ids.leave(self.id);
+        channel.node.here().ids.leave(self.id);
         channel.give_up(self.id);
         let Some(qp) = lock(&self.qp).take() else {
             return;

@@ -1,6 +1,7 @@
 //! Address handles: where the datagrams of UD QPs go.
 
 use crate::error::Error;
+use crate::node::shared::Shared;
 use crate::verbs::mr::Pd;
 use std::fmt;
 use trunkline_conn::mem::PdId;
@@ -52,10 +53,10 @@ impl Pd {
     pub fn create_ah(&self, attributes: &AhAttributes) -> Result<Ah, Error> {
         check_address(attributes.flow_label, attributes.service_level)?;
         let node = &self.0.node;
-        let mut core = node.handle(0).core()?;
-        let now = core.clock.now();
-        core.check_peer(now, attributes.remote)?;
-        drop(core);
+        match node.client() {
+            Some(client) => client.check_peer(attributes.remote)?,
+            None => check_peer(node, attributes.remote)?,
+        }
         Ok(Ah {
             pd: self.clone(),
             attributes: *attributes,
@@ -63,6 +64,16 @@ impl Pd {
             node: node.tag,
         })
     }
+}
+
+/// Whether there may be a peer at an address.
+///
+/// # Errors
+/// There is none.
+pub(crate) fn check_peer(node: &Shared, remote: Gid) -> Result<(), Error> {
+    let mut core = node.inside("peers")?.handles[0].core()?;
+    let now = core.clock.now();
+    Ok(core.check_peer(now, remote)?)
 }
 
 impl fmt::Debug for Ah {

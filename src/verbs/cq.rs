@@ -2,17 +2,24 @@
 
 mod wait;
 
+use crate::attached::{Signals, cq_id};
 use crate::error::Error;
+use crate::node::life::Down;
 use crate::node::shared::Shared;
-use crate::platform::Heap;
+use trunkline_host::Words;
 use crate::worker::core::Core;
 use rustix::event::{EventfdFlags, eventfd};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use trunkline_conn::work::Completion;
-use trunkline_qpmap::cq::{CqOverflow, MergedQueue, Notify};
+use trunkline_host::Handle;
+use trunkline_qpmap::cq::{CompletionQueue, CqOverflow, Entries, MergedQueue, Notify, Writer};
 use trunkline_qpmap::{CqId, VerbsError};
+use trunkline_wire::Qpn;
+
+/// The completions of one worker.
+type Ring = Arc<CompletionQueue<Words>>;
 
 /// A completion queue (`ibv_create_cq(3)`) with its completion channel.
 #[derive(Clone)]
@@ -21,9 +28,50 @@ pub struct Cq(pub(crate) Arc<CqInner>);
 pub(crate) struct CqInner {
     pub(crate) node: Arc<Shared>,
     pub(crate) id: CqId,
-    queue: MergedQueue<Heap>,
-    /// What the program waits on; `None`: it is notified in a way of its own.
-    event: Option<Arc<EventFd>>,
+    queue: MergedQueue<Words>,
+    event: Waited,
+    /// What its service calls it, if one carries the node.
+    served: Option<Handle>,
+}
+
+/// What the program waits on.
+enum Waited {
+    EventFd(Arc<EventFd>),
+    /// A service raises events.
+    Signals(Signals),
+    /// It is notified in a way of its own.
+    Otherwise,
+}
+
+impl Waited {
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::EventFd(event) => Some(event.0.as_fd()),
+            Self::Signals(signals) => Some(signals.as_fd()),
+            Self::Otherwise => None,
+        }
+    }
+
+    /// Raises an event from this side.
+    fn raise(&self) {
+        match self {
+            Self::EventFd(event) => event.notify(),
+            Self::Signals(signals) => signals.notify(),
+            Self::Otherwise => {}
+        }
+    }
+}
+
+/// Why nothing can be polled.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CqError {
+    /// The CQ is in error.
+    #[error(transparent)]
+    Overflow(#[from] CqOverflow),
+    /// The service that carried the node is gone, and nothing completes any more.
+    #[error(transparent)]
+    Down(#[from] Down),
 }
 
 /// A descriptor that becomes readable when a completion arrives on an armed queue.
@@ -56,8 +104,19 @@ impl fmt::Debug for Cq {
 impl Cq {
     pub(crate) fn create(node: &Arc<Shared>, depth: u32) -> Result<Self, Error> {
         node.life.check()?;
+        if let Some(client) = node.client() {
+            let (cq, queue, signals) = client.create_cq(depth)?;
+            return Ok(Self(Arc::new(CqInner {
+                node: Arc::clone(node),
+                id: cq_id(cq),
+                queue,
+                event: Waited::Signals(signals),
+                served: Some(cq),
+            })));
+        }
         let event = Arc::new(EventFd::new()?);
-        Self::with(node, depth, Arc::clone(&event) as _, Some(event))
+        let notify = Arc::clone(&event) as _;
+        Self::with(node, depth, notify, Waited::EventFd(event))
     }
 
     /// The same for a program that is notified in a way of its own.
@@ -67,35 +126,96 @@ impl Cq {
         notify: Arc<dyn Notify>,
     ) -> Result<Self, Error> {
         node.life.check()?;
-        Self::with(node, depth, notify, None)
+        node.inside("CQs that notify the program in a way of its own")?;
+        Self::with(node, depth, notify, Waited::Otherwise)
     }
 
     fn with(
         node: &Arc<Shared>,
         depth: u32,
         notify: Arc<dyn Notify>,
-        event: Option<Arc<EventFd>>,
+        event: Waited,
     ) -> Result<Self, Error> {
         let workers = usize::from(node.workers.count());
-        let mut made = None;
+        let mut id = None;
         let queue = MergedQueue::new(workers, notify, |notify| {
-            let make = |core: &mut Core| {
-                let engine = &mut core.engine;
-                let (index, ring) = engine.create_cq(depth, Some(Arc::clone(&notify)))?;
-                Ok::<_, VerbsError>((engine.cq_id(index), ring))
-            };
-            let (ids, rings): (Vec<_>, _) = node.on_all(make)?.into_iter().unzip();
-            // All of them together were made in one order, so their numbers are equal.
-            assert!(ids.iter().all(|id| *id == ids[0]), "workers differ");
-            made = Some(ids[0]);
-            Ok::<_, Error>(rings)
+            Self::make_rings(node, &mut id, |core| {
+                core.engine.create_cq(depth, Some(Arc::clone(&notify)))
+            })
         })?;
-        Ok(Self(Arc::new(CqInner {
+        Ok(Self::made(node, id, queue, event))
+    }
+
+    /// One that a program in another process polls, over the header and the entries of each worker
+    /// that it has too.
+    ///
+    /// # Errors
+    /// The node is down.
+    pub(crate) fn apart(
+        node: &Arc<Shared>,
+        memory: &[(Words, Words)],
+        notify: Arc<dyn Notify>,
+    ) -> Result<Self, Error> {
+        let (first, mut of_workers) = (memory[0].0.clone(), memory.iter());
+        let mut id = None;
+        let queue = MergedQueue::apart(memory.len(), first, notify, |notify| {
+            Self::make_rings(node, &mut id, |core| {
+                let (header, entries) = of_workers.next().expect("memory for each worker");
+                let writer = Writer::over(header.clone(), entries.clone())?;
+                let ring = Arc::clone(writer.queue());
+                let index = core.engine.adopt_cq(writer, Some(Arc::clone(&notify)));
+                Ok((index, ring))
+            })
+        })?;
+        Ok(Self::made(node, id, queue, Waited::Otherwise))
+    }
+
+    /// Makes the ring of each worker, and notes what all of them call it.
+    fn make_rings(
+        node: &Arc<Shared>,
+        id: &mut Option<CqId>,
+        mut make: impl FnMut(&mut Core) -> Result<(u32, Ring), VerbsError>,
+    ) -> Result<Vec<Ring>, Error> {
+        let made = node.on_all(|core| {
+            let (index, ring) = make(core)?;
+            Ok((core.engine.cq_id(index), ring))
+        })?;
+        let (ids, rings): (Vec<_>, _) = made.into_iter().unzip();
+        // All of them together were made in one order, so their numbers are equal.
+        assert!(ids.iter().all(|id| *id == ids[0]), "workers differ");
+        *id = ids.first().copied();
+        Ok(rings)
+    }
+
+    fn made(
+        node: &Arc<Shared>,
+        id: Option<CqId>,
+        queue: MergedQueue<Words>,
+        event: Waited,
+    ) -> Self {
+        Self(Arc::new(CqInner {
             node: Arc::clone(node),
-            id: made.expect("a node has a worker at least"),
+            id: id.expect("a node has a worker at least"),
             queue,
             event,
-        })))
+            served: None,
+        }))
+    }
+
+    /// What its service calls it; `None`: the node is one inside the program.
+    pub(crate) fn served(&self) -> Option<Handle> {
+        self.0.served
+    }
+
+    /// Nobody polls what a QP completed that is gone. Only where a service carries the node: else
+    /// the engine sees to it.
+    pub(crate) fn forget(&self, gone: Qpn) {
+        self.0.queue.forget(gone);
+    }
+
+    /// Whether nobody else has a handle of it.
+    pub(crate) fn is_last_handle(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
     }
 
     /// Checks that QPs may use it.
@@ -136,10 +256,20 @@ impl Cq {
     pub fn resize(&self, depth: u32) -> Result<(), Error> {
         let node = &self.0.node;
         node.life.check()?;
-        let cq = self.0.id.index();
+        if let (Some(client), Some(cq)) = (node.client(), self.0.served) {
+            return client.resize_cq(cq, &self.0.queue, depth);
+        }
         // Memory is allocated before the workers are held up.
-        let entries = self.0.queue.entries(depth)?;
-        let mut cores = node.all_cores()?;
+        self.resize_to(self.0.queue.entries(depth)?)
+    }
+
+    /// Moves it to the entries of each worker.
+    ///
+    /// # Errors
+    /// As [`resize`](Self::resize).
+    pub(crate) fn resize_to(&self, entries: Vec<Entries<Words>>) -> Result<(), Error> {
+        let cq = self.0.id.index();
+        let mut cores = self.0.node.all_cores()?;
         let checks = cores.iter().zip(&entries);
         let checks = checks.map(|(core, room)| core.engine.check_resize_cq(cq, room.capacity()));
         let refused = checks
@@ -167,19 +297,28 @@ impl Cq {
     /// # Errors
     /// A completion came when the queue was full: the queue is in error, and all that it had taken
     /// before was polled. So it stays, and so do its QPs, until they are made anew with another
-    /// one. [`Event::CqError`](crate::Event::CqError) tells of it, too.
-    pub fn poll(&self, out: &mut [Completion]) -> Result<usize, CqOverflow> {
-        if self.0.node.life.is_forked() {
+    /// one. [`Event::CqError`](crate::Event::CqError) tells of it, too. Or the service that carried
+    /// the node is gone, and all that completed before was polled.
+    #[inline]
+    pub fn poll(&self, out: &mut [Completion]) -> Result<usize, CqError> {
+        let life = &self.0.node.life;
+        if life.is_forked() {
             return Ok(0);
         }
-        self.0.queue.poll(out)
+        // Whoever finds nothing after the end of a service waits in vain.
+        let is_over = self.0.served.is_some() && !life.is_up();
+        let taken = self.0.queue.poll(out)?;
+        match life.health().down {
+            Some(down) if taken == 0 && is_over && !out.is_empty() => Err(down.into()),
+            _ => Ok(taken),
+        }
     }
 
     /// Takes one completion.
     ///
     /// # Errors
     /// As [`poll`](Self::poll).
-    pub fn poll_one(&self) -> Result<Option<Completion>, CqOverflow> {
+    pub fn poll_one(&self) -> Result<Option<Completion>, CqError> {
         let mut one = [Completion::BLANK];
         Ok((self.poll(&mut one)? == 1).then_some(one[0]))
     }
@@ -198,18 +337,21 @@ impl Cq {
     /// # Panics
     /// It has none: [`create_cq_notifying`](crate::Node::create_cq_notifying) made it.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        let event = self.0.event.as_ref();
-        let event = event.expect("a CQ that notifies its program otherwise has no descriptor");
-        event.0.as_fd()
+        let fd = self.0.event.fd();
+        fd.expect("a CQ that notifies its program otherwise has no descriptor")
     }
 
     /// Takes the events that have come; gives how many (`ibv_get_cq_event(3)`, without blocking).
     /// There are none where the CQ notifies the program in another way.
     pub fn take_events(&self) -> u64 {
-        let Some(event) = &self.0.event else { return 0 };
         if self.0.node.life.is_forked() {
             return 0;
         }
+        let event = match &self.0.event {
+            Waited::EventFd(event) => event,
+            Waited::Signals(signals) => return signals.take(),
+            Waited::Otherwise => return 0,
+        };
         let mut count = [0; 8];
         match rustix::io::read(&event.0, &mut count) {
             Ok(8) => u64::from_ne_bytes(count),
@@ -220,6 +362,9 @@ impl Cq {
 
 impl Drop for CqInner {
     fn drop(&mut self) {
+        if let (Some(client), Some(cq)) = (self.node.client(), self.served) {
+            return client.destroy_cq(cq);
+        }
         let freed = self
             .node
             .on_all(|core| core.engine.destroy_cq(self.id.index()));

@@ -4,6 +4,7 @@ mod reregister;
 
 pub use reregister::Reregister;
 
+use crate::attached::{Memory, Registration};
 use crate::error::Error;
 use crate::node::life::Down;
 use crate::node::shared::Shared;
@@ -13,9 +14,9 @@ use std::sync::Arc;
 use trunkline_conn::mem::{Access, AtomicOp, PdId, RegionMemory, Sge};
 use trunkline_conn::work::Remote;
 use trunkline_dataplane::Region;
-#[cfg(doc)]
+use trunkline_host::Handle;
 use trunkline_qpmap::VerbsError;
-use trunkline_qpmap::regions::Registered;
+use trunkline_qpmap::regions::{RegionTable, Registered};
 use trunkline_wire::{Lkey, Rkey};
 
 /// A protection domain (`ibv_alloc_pd(3)`). Freed when the last clone and everything in it is gone.
@@ -25,11 +26,31 @@ pub struct Pd(pub(crate) Arc<PdInner>);
 pub(crate) struct PdInner {
     pub(crate) node: Arc<Shared>,
     /// `None`: its node was down when it was made.
-    pub(crate) id: Option<PdId>,
+    id: Option<PdId>,
+    /// What its service calls it, if one carries the node.
+    served: Option<Handle>,
+}
+
+impl PdInner {
+    pub(crate) fn alloc(node: &Arc<Shared>) -> Self {
+        // There is always room for one more, so only a node that is down refuses, or a service.
+        let (id, served) = match node.client() {
+            None => (node.regions().ok().map(RegionTable::alloc_pd), None),
+            Some(client) => match client.alloc_pd() {
+                Ok((pd, id)) => (Some(id), Some(pd)),
+                Err(_) => (None, None),
+            },
+        };
+        let node = Arc::clone(node);
+        Self { node, id, served }
+    }
 }
 
 impl Drop for PdInner {
     fn drop(&mut self) {
+        if let (Some(client), Some(pd)) = (self.node.client(), self.served) {
+            return client.dealloc_pd(pd);
+        }
         let Some(id) = self.id else { return };
         let freed = self
             .node
@@ -47,7 +68,21 @@ impl PdInner {
     /// The node is down.
     pub(crate) fn id(&self) -> Result<PdId, Error> {
         self.node.life.check()?;
-        Ok(self.id.ok_or(Down::ShutDown)?)
+        let refused = || match self.node.client() {
+            // As many as the service gives this program.
+            Some(_) => VerbsError::InvalidArgument { what: "PD" }.into(),
+            None => Error::from(Down::ShutDown),
+        };
+        self.id.ok_or_else(refused)
+    }
+
+    /// What its service calls it.
+    ///
+    /// # Errors
+    /// The service refused to make it, or is gone.
+    pub(crate) fn served(&self) -> Result<Handle, Error> {
+        self.id()?;
+        Ok(self.served.expect("a PD that was made has a name"))
     }
 }
 
@@ -59,14 +94,19 @@ impl fmt::Debug for Pd {
 }
 
 impl Pd {
+    /// Whether nobody else has a handle of it.
+    pub(crate) fn is_last_handle(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+
     /// Allocates `length` zeroed bytes and registers them for `access`. With
     /// [`Access::ZERO_BASED`] peers and work requests name them by their offsets.
     ///
     /// # Errors
     /// No memory, no key left, no bytes, or remote rights without [`Access::LOCAL_WRITE`].
     pub fn register(&self, length: usize, access: Access) -> Result<Mr, Error> {
-        let region = Region::allocate(length).map_err(Error::system("mmap"))?;
-        self.register_region(region, None, access)
+        let memory = Memory::allocate(&self.0.node, length)?;
+        self.register_memory(memory, None, access)
     }
 
     /// Allocates `length` zeroed bytes and registers them for `access` under the addresses from
@@ -87,8 +127,8 @@ impl Pd {
     /// # }
     /// ```
     pub fn register_iova(&self, length: usize, iova: u64, access: Access) -> Result<Mr, Error> {
-        let region = Region::allocate(length).map_err(Error::system("mmap"))?;
-        self.register_region(region, Some(iova), access)
+        let memory = Memory::allocate(&self.0.node, length)?;
+        self.register_memory(memory, Some(iova), access)
     }
 
     /// Registers memory that the program already has.
@@ -108,7 +148,7 @@ impl Pd {
     ) -> Result<Mr, Error> {
         // SAFETY: the caller promises what `Region::foreign` asks for.
         let region = unsafe { Region::foreign(address, length) };
-        self.register_region(region, None, access)
+        self.register_memory(Memory::foreign(region), None, access)
     }
 
     /// Registers memory that the program already has under the addresses from `iova` on
@@ -128,30 +168,62 @@ impl Pd {
     ) -> Result<Mr, Error> {
         // SAFETY: the caller promises what `Region::foreign` asks for.
         let region = unsafe { Region::foreign(address, length) };
-        self.register_region(region, Some(iova), access)
+        self.register_memory(Memory::foreign(region), Some(iova), access)
     }
 
     /// Registers memory under its own addresses, or those from an iova on.
-    fn register_region(
+    fn register_memory(
         &self,
-        region: Region,
+        memory: Memory,
         iova: Option<u64>,
         access: Access,
     ) -> Result<Mr, Error> {
         let node = &self.0.node;
-        let id = self.0.id()?;
-        let regions = node.regions()?;
-        let registered = match iova {
-            Some(iova) => regions.register_at(id, region.clone(), iova, access),
-            None => regions.register(id, region.clone(), access),
-        }?;
+        let (keys, served) = match node.client() {
+            None => {
+                let (id, region) = (self.0.id()?, memory.reach());
+                let regions = node.regions()?;
+                let registered = match iova {
+                    Some(iova) => regions.register_at(id, region, iova, access),
+                    None => regions.register(id, region, access),
+                }?;
+                (registered.into(), None)
+            }
+            Some(client) => {
+                let pd = self.0.served()?;
+                let iova = iova.unwrap_or_else(|| memory.iova(access));
+                let how = Registration { pd, iova, access };
+                let (mr, keys) = client.register(&memory, &how)?;
+                (keys, Some(mr))
+            }
+        };
         Ok(Mr {
             pd: self.clone(),
-            region,
+            region: memory.region,
             access,
-            registered,
+            keys,
+            served,
             is_over: false,
         })
+    }
+}
+
+/// What a region is called in requests and by peers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keys {
+    pub(crate) lkey: Lkey,
+    pub(crate) rkey: Rkey,
+    /// Address of its first byte.
+    pub(crate) iova: u64,
+}
+
+impl From<Registered> for Keys {
+    fn from(registered: Registered) -> Self {
+        Self {
+            lkey: registered.lkey,
+            rkey: registered.rkey,
+            iova: registered.iova,
+        }
     }
 }
 
@@ -164,7 +236,9 @@ pub struct Mr {
     pd: Pd,
     region: Region,
     access: Access,
-    registered: Registered,
+    keys: Keys,
+    /// What its service calls it, if one carries the node.
+    served: Option<Handle>,
     /// It was deregistered.
     is_over: bool,
 }
@@ -190,7 +264,7 @@ impl Mr {
     /// Address of the first byte as peers and work requests name it: [`addr`](Self::addr), unless
     /// it was registered with another one or for [`Access::ZERO_BASED`].
     pub const fn iova(&self) -> u64 {
-        self.registered.iova
+        self.keys.iova
     }
 
     /// Bytes.
@@ -205,12 +279,12 @@ impl Mr {
 
     /// Key for work requests of this node.
     pub const fn lkey(&self) -> Lkey {
-        self.registered.lkey
+        self.keys.lkey
     }
 
     /// Key for peers.
     pub const fn rkey(&self) -> Rkey {
-        self.registered.rkey
+        self.keys.rkey
     }
 
     /// A scatter-gather element of `length` bytes from `offset` on. Whether the range fits is
@@ -273,6 +347,15 @@ impl Mr {
         reason = "a region that stays comes back whole"
     )]
     pub fn deregister(mut self) -> Result<(), (Self, Error)> {
+        if let (Some(client), Some(mr)) = (self.pd.0.node.client(), self.served) {
+            return match client.deregister(mr, false) {
+                Ok(()) => {
+                    self.is_over = true;
+                    Ok(())
+                }
+                Err(error) => Err((self, error)),
+            };
+        }
         let regions = self.pd.0.node.regions();
         let taken = regions.and_then(|regions| Ok(regions.unregister(self.rkey())?));
         let taken = match taken {
@@ -304,6 +387,11 @@ impl Drop for Mr {
             return;
         }
         let node = &self.pd.0.node;
+        if let (Some(client), Some(mr)) = (node.client(), self.served) {
+            // A service that is gone touches nothing any more.
+            let _ = client.deregister(mr, true);
+            return;
+        }
         let taken = node.deregister(self.rkey());
         node.gave_up(taken, "an Mr is registered as long as it lives");
     }

@@ -6,6 +6,7 @@ use crate::verbs::qp::Qp;
 use std::fmt;
 use trunkline_conn::mem::Access;
 use trunkline_conn::work::{BindMw, SendFlags, inc_rkey};
+use trunkline_host::Handle;
 use trunkline_qpmap::VerbsError;
 use trunkline_qpmap::regions::MwType;
 use trunkline_qpmap::wqe::SendWr;
@@ -24,6 +25,8 @@ pub struct Mw {
     pd: Pd,
     kind: MwType,
     rkey: Rkey,
+    /// What its service calls it, if one carries the node.
+    served: Option<Handle>,
 }
 
 /// How [`Qp::bind_mw`] posts a bind (`struct ibv_mw_bind`).
@@ -54,11 +57,19 @@ impl Pd {
     /// # }
     /// ```
     pub fn alloc_mw(&self, kind: MwType) -> Result<Mw, Error> {
-        let rkey = self.0.node.regions()?.alloc_mw(self.0.id()?, kind)?;
+        let node = &self.0.node;
+        let (rkey, served) = match node.client() {
+            None => (node.regions()?.alloc_mw(self.0.id()?, kind)?, None),
+            Some(client) => {
+                let (mw, rkey) = client.alloc_mw(self.0.served()?, kind)?;
+                (rkey, Some(mw))
+            }
+        };
         Ok(Mw {
             pd: self.clone(),
             kind,
             rkey,
+            served,
         })
     }
 }
@@ -122,6 +133,9 @@ impl fmt::Debug for Mw {
 impl Drop for Mw {
     fn drop(&mut self) {
         let node = &self.pd.0.node;
+        if let (Some(client), Some(mw)) = (node.client(), self.served) {
+            return client.dealloc_mw(mw);
+        }
         let freed = node.regions();
         let freed = freed.and_then(|regions| Ok(regions.dealloc_mw(self.rkey)?));
         node.gave_up(freed, "an Mw is there as long as it lives");

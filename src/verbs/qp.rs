@@ -1,8 +1,9 @@
 //! Queue pairs.
 
+use crate::attached::{Client, QpObjects, ServedQp, is_offered};
 use crate::error::Error;
 use crate::node::shared::Shared;
-use crate::platform::Heap;
+use trunkline_host::Words;
 use crate::verbs::connection::Connection;
 use crate::verbs::cq::Cq;
 use crate::verbs::mr::Pd;
@@ -13,6 +14,7 @@ use std::fmt;
 use std::sync::Arc;
 use trunkline_conn::mem::Access;
 use trunkline_conn::work::SendOp;
+use trunkline_qpmap::queue::{RecvQueue, Size};
 use trunkline_qpmap::wqe::{RecvWr, SendWr};
 use trunkline_qpmap::{
     Allowed, Attributes, PostError, QpInit, QpModify, QpQueues, QpState, QpType, VerbsError,
@@ -100,11 +102,13 @@ pub struct Qp(Arc<QpInner>);
 struct QpInner {
     pd: Pd,
     kind: QpType,
-    queues: Arc<QpQueues<Heap>>,
+    queues: Arc<QpQueues<Words>>,
     psn: Psn,
     send_cq: Cq,
     recv_cq: Cq,
     srq: Option<Srq>,
+    /// What its service has of it, if one carries the node.
+    served: Option<ServedQp>,
 }
 
 /// Brings into the processor's cache what posting to a QP touches: for programs that post to
@@ -112,7 +116,7 @@ struct QpInner {
 ///
 /// It keeps the memory of the QP's queues, and not the QP: that ends with its last [`Qp`].
 #[derive(Clone)]
-pub struct LookAhead(Arc<QpQueues<Heap>>);
+pub struct LookAhead(Arc<QpQueues<Words>>);
 
 /// Bytes of the handle of a QP, with the counts of who holds it.
 pub(crate) const QP_HANDLE_BYTES: u64 = (size_of::<QpInner>() + 2 * size_of::<usize>()) as u64;
@@ -129,6 +133,9 @@ impl Pd {
         recv_cq.0.node.check_same(node, "CQ")?;
         if let Some(srq) = &options.srq {
             srq.node().check_same(node, "SRQ")?;
+        }
+        if let Some(client) = node.client() {
+            return self.create_served_qp(client, send_cq, recv_cq, options);
         }
         let init = QpInit {
             pd: self.0.id()?,
@@ -170,6 +177,38 @@ impl Pd {
             send_cq: send_cq.clone(),
             recv_cq: recv_cq.clone(),
             srq: options.srq.clone(),
+            served: None,
+        })))
+    }
+
+    fn create_served_qp(
+        &self,
+        client: &Client,
+        send_cq: &Cq,
+        recv_cq: &Cq,
+        options: &QpOptions,
+    ) -> Result<Qp, Error> {
+        if !is_offered(options.kind) {
+            let what = "QPs that manage their connections";
+            return Err(Error::NotOffered { what });
+        }
+        let name = |cq: &Cq| cq.served().expect("a CQ of the same node");
+        let objects = QpObjects {
+            pd: self.0.served()?,
+            send_cq: name(send_cq),
+            recv_cq: name(recv_cq),
+            srq: options.srq.as_ref().and_then(Srq::served),
+        };
+        let (served, queues, psn) = client.create_qp(&objects, options)?;
+        Ok(Qp(Arc::new(QpInner {
+            pd: self.clone(),
+            kind: options.kind,
+            queues,
+            psn,
+            send_cq: send_cq.clone(),
+            recv_cq: recv_cq.clone(),
+            srq: options.srq.clone(),
+            served: Some(served),
         })))
     }
 }
@@ -210,6 +249,15 @@ impl Qp {
 
     pub(crate) fn node(&self) -> &Arc<Shared> {
         &self.0.pd.0.node
+    }
+
+    /// Whether what is posted is flushed.
+    #[inline]
+    fn is_flushing(&self) -> bool {
+        match self.0.served {
+            Some(_) => self.0.queues.shows_error(),
+            None => self.0.queues.is_flushing(),
+        }
     }
 
     /// The worker that it belongs to.
@@ -253,7 +301,11 @@ impl Qp {
 
     /// Its state.
     pub fn state(&self) -> QpState {
-        self.0.queues.state()
+        let shown = match self.0.served {
+            Some(_) => self.0.queues.shown_state(),
+            None => None,
+        };
+        shown.unwrap_or_else(|| self.0.queues.state())
     }
 
     /// Returns its state, its attributes and what it was made with (`ibv_query_qp(3)`). The sizes
@@ -262,6 +314,10 @@ impl Qp {
     /// # Errors
     /// Its node failed, or belongs to another process.
     pub fn query(&self) -> Result<(QpState, Attributes, QpOptions), Error> {
+        if let Some((client, served)) = self.service() {
+            let (state, attributes) = client.query_qp(served)?;
+            return Ok((state, attributes, self.served_options(served)));
+        }
         let core = self.handle().core()?;
         let (state, attributes) = core.engine.query_qp(self.qpn())?;
         let init = core.engine.query_qp_init(self.qpn())?;
@@ -292,6 +348,10 @@ impl Qp {
     /// One change after the other, up to the first that is refused, under one lock.
     fn modify_all(&self, changes: &[QpModify]) -> Result<(), Error> {
         self.node().life.check()?;
+        if let Some((client, served)) = self.service() {
+            let mut changes = changes.iter();
+            return changes.try_for_each(|change| self.modify_served(client, served, change));
+        }
         let has_peer = matches!(self.0.kind, QpType::Rc | QpType::Uc);
         let modified = self.handle().act(|core, now| {
             changes.iter().try_for_each(|change| {
@@ -306,6 +366,76 @@ impl Qp {
             })
         })?;
         Ok(modified?)
+    }
+
+    fn modify_served(
+        &self,
+        client: &Client,
+        served: &ServedQp,
+        change: &QpModify,
+    ) -> Result<(), Error> {
+        client.modify_qp(served, &self.0.queues, change)?;
+        if matches!(change, QpModify::Reset) {
+            self.forget_completions();
+        }
+        Ok(())
+    }
+
+    /// Nobody polls what it completed, as it is reset or gone.
+    fn forget_completions(&self) {
+        for cq in [&self.0.send_cq, &self.0.recv_cq] {
+            cq.forget(self.qpn());
+        }
+    }
+
+    /// The service that carries its node, if one does, and what that has of it.
+    #[inline]
+    fn service(&self) -> Option<(&Client, &ServedQp)> {
+        Some((self.node().client()?, self.0.served.as_ref()?))
+    }
+
+    /// What it was made with, as its queues have it.
+    fn served_options(&self, served: &ServedQp) -> QpOptions {
+        let send = self.0.queues.send.size();
+        let receive = self.0.queues.receive.as_ref().map(RecvQueue::size);
+        QpOptions {
+            kind: self.0.kind,
+            srq: self.0.srq.clone(),
+            max_send_wr: send.max_wr(),
+            max_recv_wr: receive.map_or(0, Size::max_wr),
+            max_send_sge: send.max_sge(),
+            max_recv_sge: receive.map_or(0, Size::max_sge),
+            max_inline: send.max_inline(),
+            signal_all: served.signal_all,
+            complete_last_wqe: served.complete_last_wqe,
+            worker: Some(served.worker),
+        }
+    }
+
+    /// Its queues, of which a program in another process has the other halves.
+    pub(crate) fn queues(&self) -> &Arc<QpQueues<Words>> {
+        &self.0.queues
+    }
+
+    /// Gives its send queue the memory of its ring, for a program in another process.
+    ///
+    /// # Errors
+    /// The node is down.
+    pub(crate) fn begin_send(&self, memory: Words) -> Result<(), Error> {
+        // Its state stays the same meanwhile.
+        let _core = self.handle().core()?;
+        self.0.queues.begin_send(memory);
+        Ok(())
+    }
+
+    /// The same for its receive queue.
+    ///
+    /// # Errors
+    /// The node is down.
+    pub(crate) fn begin_receive(&self, memory: Words) -> Result<(), Error> {
+        let _core = self.handle().core()?;
+        self.0.queues.begin_receive(memory);
+        Ok(())
     }
 
     /// Connects to a peer: RESET to INIT to RTR to RTS with default attributes. Both ends have to
@@ -360,6 +490,9 @@ impl Qp {
         let (queues, life) = (&self.0.queues, &self.node().life);
         life.check()?;
         queues.check_send_state()?;
+        if let Some((client, served)) = self.service() {
+            client.ready_to_send(served, queues)?;
+        }
         let posted = match self.foreign(requests) {
             None => queues.send.post(requests),
             // As any other bad request: what precedes it is posted.
@@ -370,11 +503,21 @@ impl Qp {
                 },
             })),
         };
-        self.handle().ring(queues.index);
-        if !life.is_up() {
+        self.ring();
+        Ok(posted?)
+    }
+
+    /// Tells its worker that something was posted.
+    #[inline]
+    fn ring(&self) {
+        let index = self.0.queues.index;
+        if let Some((client, served)) = self.service() {
+            return client.ring_bell(served.worker, index);
+        }
+        self.handle().ring(index);
+        if !self.node().life.is_up() {
             self.handle().flush_late();
         }
-        Ok(posted?)
     }
 
     /// The first request with an address handle of another node.
@@ -397,12 +540,12 @@ impl Qp {
         let (queues, life) = (&self.0.queues, &self.node().life);
         life.check()?;
         let queue = queues.check_recv_state()?;
+        if let Some((client, served)) = self.service() {
+            client.ready_to_receive(served, queues)?;
+        }
         let posted = queue.post(requests);
-        if queues.is_flushing() {
-            self.handle().ring(queues.index);
-            if !life.is_up() {
-                self.handle().flush_late();
-            }
+        if self.is_flushing() {
+            self.ring();
         }
         Ok(posted?)
     }
@@ -493,6 +636,13 @@ impl Qp {
 
 impl Drop for QpInner {
     fn drop(&mut self) {
+        if let (Some(client), Some(served)) = (self.pd.0.node.client(), &self.served) {
+            client.destroy_qp(served);
+            for cq in [&self.send_cq, &self.recv_cq] {
+                cq.forget(self.queues.qpn);
+            }
+            return;
+        }
         let handle = self.pd.0.node.owner(self.queues.qpn);
         let Ok(mut core) = handle.core() else { return };
         let destroyed = core.destroy_qp(self.queues.qpn);

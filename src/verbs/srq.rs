@@ -1,13 +1,15 @@
 //! Shared receive queues.
 
+use crate::attached::{Client, srq_id};
 use crate::error::Error;
 use crate::node::shared::Shared;
-use crate::platform::Heap;
+use trunkline_host::Words;
 use crate::verbs::mr::Pd;
 use crate::worker::handle::WorkerHandle;
 use std::fmt;
 use std::sync::Arc;
-use trunkline_qpmap::queue::SharedRecvQueue;
+use trunkline_host::Handle;
+use trunkline_qpmap::queue::{SharedRecvQueue, Size};
 use trunkline_qpmap::wqe::RecvWr;
 use trunkline_qpmap::{SrqAttributes, SrqId, VerbsError};
 
@@ -18,7 +20,10 @@ impl Pd {
     /// # Errors
     /// Sizes out of range: `max_wr` is at least 1, and `max_sge` may be 0 for messages of no bytes.
     pub fn create_srq(&self, max_wr: u32, max_sge: u32) -> Result<Srq, Error> {
-        self.create_srq_at(self.0.node.deal(), max_wr, max_sge)
+        match self.0.node.client() {
+            Some(client) => self.create_served_srq(client, None, max_wr, max_sge),
+            None => self.create_srq_at(self.0.node.deal(), max_wr, max_sge),
+        }
     }
 
     /// The same for QPs of the worker that the program chooses.
@@ -27,6 +32,9 @@ impl Pd {
     /// Sizes out of range, or no such worker.
     pub fn create_srq_at(&self, worker: u8, max_wr: u32, max_sge: u32) -> Result<Srq, Error> {
         let node = &self.0.node;
+        if let Some(client) = node.client() {
+            return self.create_served_srq(client, Some(worker), max_wr, max_sge);
+        }
         let worker = node.chosen(Some(worker))?;
         let mut core = node.handle(worker).core()?;
         let (index, queue) = core.engine.create_srq(self.0.id()?, max_wr, max_sge)?;
@@ -37,6 +45,25 @@ impl Pd {
             pd: self.clone(),
             id,
             queue,
+            served: None,
+        })))
+    }
+
+    fn create_served_srq(
+        &self,
+        client: &Client,
+        worker: Option<u8>,
+        max_wr: u32,
+        max_sge: u32,
+    ) -> Result<Srq, Error> {
+        let pd = self.0.served()?;
+        let (srq, worker, queue) = client.create_srq(pd, max_wr, max_sge, worker)?;
+        Ok(Srq(Arc::new(SrqInner {
+            worker,
+            pd: self.clone(),
+            id: srq_id(srq),
+            queue: Arc::new(queue),
+            served: Some(srq),
         })))
     }
 }
@@ -50,7 +77,9 @@ struct SrqInner {
     worker: u8,
     pd: Pd,
     id: SrqId,
-    queue: Arc<SharedRecvQueue<Heap>>,
+    queue: Arc<SharedRecvQueue<Words>>,
+    /// What its service calls it, if one carries the node.
+    served: Option<Handle>,
 }
 
 impl fmt::Debug for Srq {
@@ -65,6 +94,49 @@ impl fmt::Debug for Srq {
 impl Srq {
     pub(crate) fn node(&self) -> &Arc<Shared> {
         &self.0.pd.0.node
+    }
+
+    /// The service that carries its node, if one does, and what that calls it.
+    fn service(&self) -> Option<(&Client, Handle)> {
+        Some((self.node().client()?, self.0.served?))
+    }
+
+    /// What its service calls it.
+    pub(crate) fn served(&self) -> Option<Handle> {
+        self.0.served
+    }
+
+    /// Whether nobody else has a handle of it.
+    pub(crate) fn is_last_handle(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+
+    /// Its queue, of which a program in another process has the other half.
+    pub(crate) fn queue(&self) -> &SharedRecvQueue<Words> {
+        &self.0.queue
+    }
+
+    /// Gives its queue the memory of its ring, for a program in another process.
+    ///
+    /// # Errors
+    /// The node is down.
+    pub(crate) fn begin(&self, memory: Words) -> Result<(), Error> {
+        let _core = self.handle().core()?;
+        self.0.queue.begin(memory);
+        Ok(())
+    }
+
+    /// As [`resize`](Self::resize), into the memory that `memory` gives for the size.
+    pub(crate) fn resize_into(
+        &self,
+        max_wr: u32,
+        memory: impl FnOnce(Size) -> Result<Words, VerbsError>,
+    ) -> Result<(), Error> {
+        let index = self.0.id.index();
+        let resized = self
+            .handle()
+            .act(|core, _| core.engine.resize_srq_into(index, max_wr, memory))?;
+        Ok(resized?)
     }
 
     fn handle(&self) -> &WorkerHandle {
@@ -100,6 +172,9 @@ impl Srq {
     /// were posted before it.
     pub fn post_recv(&self, requests: &[RecvWr<'_>]) -> Result<(), Error> {
         self.node().life.check()?;
+        if let Some((client, srq)) = self.service() {
+            client.ready_to_share(srq, &self.0.queue)?;
+        }
         Ok(self.0.queue.post(requests)?)
     }
 
@@ -108,6 +183,9 @@ impl Srq {
     /// # Errors
     /// Only where the node has ended.
     pub fn query(&self) -> Result<SrqAttributes, Error> {
+        if let Some((client, srq)) = self.service() {
+            return client.query_srq(srq);
+        }
         let index = self.0.id.index();
         Ok(self.handle().core()?.engine.query_srq(index)?)
     }
@@ -119,6 +197,9 @@ impl Srq {
     /// # Errors
     /// A limit beyond what the SRQ has room for: the one before stays.
     pub fn set_limit(&self, limit: u32) -> Result<(), Error> {
+        if let Some((client, srq)) = self.service() {
+            return client.set_srq_limit(srq, limit);
+        }
         let index = self.0.id.index();
         let set = self
             .handle()
@@ -135,6 +216,9 @@ impl Srq {
     /// and the limit that is armed. An SRQ in error
     /// ([`Event::SrqError`](crate::Event::SrqError)).
     pub fn resize(&self, max_wr: u32) -> Result<(), Error> {
+        if let Some((client, srq)) = self.service() {
+            return client.resize_srq(srq, &self.0.queue, max_wr);
+        }
         let index = self.0.id.index();
         let resized = self
             .handle()
@@ -145,6 +229,9 @@ impl Srq {
 
 impl Drop for SrqInner {
     fn drop(&mut self) {
+        if let (Some(client), Some(srq)) = (self.pd.0.node.client(), self.served) {
+            return client.destroy_srq(srq);
+        }
         let handle = self.pd.0.node.handle(self.worker);
         let Ok(mut core) = handle.core() else { return };
         let freed = core.engine.destroy_srq(self.id.index());

@@ -6,7 +6,7 @@ use crate::observe::cm_counters::CmCounters;
 use crate::observe::log::Log;
 use crate::observe::probes;
 use crate::observe::status::recorder::Recorder;
-use crate::platform::Embedded;
+use crate::platform::{NodePlatform, Reach};
 use crate::pools::{PoolContext, Pools};
 use crate::rdma_cm::CmDriver;
 use crate::verbs::event::Event;
@@ -26,7 +26,7 @@ use trunkline_conn::egress::Transmitted;
 use trunkline_conn::ingress::Arrival;
 use trunkline_conn::secret::{Purpose, Secret, Stream};
 use trunkline_conn::time::{Instant, SECOND};
-use trunkline_dataplane::{Port, PortError, Region};
+use trunkline_dataplane::{Port, PortError};
 use trunkline_qpmap::regions::RegionTable;
 use trunkline_qpmap::{Attributes, Config, Engine, Event as EngineEvent, QpModify, VerbsError};
 use trunkline_wire::{Gid, IpFields, MAD_LEN, Path, Psn, Qpn, ROCE_PORT, Worker, Workers};
@@ -82,11 +82,11 @@ impl Default for CoreConfig {
 pub(crate) type PortBox = Box<dyn Port + Send>;
 
 /// How many workers a node has, and what they share.
-type Shares<'a> = (Workers, &'a RegionTable<Region>, &'a Arc<EventQueue<Event>>);
+type Shares<'a> = (Workers, &'a RegionTable<Reach>, &'a Arc<EventQueue<Event>>);
 
 /// Everything a worker has but its port.
 pub(crate) struct Core {
-    pub(crate) engine: Engine<Embedded>,
+    pub(crate) engine: Engine<NodePlatform>,
     pub(crate) clock: Clock,
     pub(crate) pools: Pools,
     /// Connections of programs that ask for them by IP address and port.
@@ -143,7 +143,7 @@ impl Core {
     fn new(
         mut config: CoreConfig,
         (identity, guids): (Identity, Secret),
-        (regions, events): (&RegionTable<Region>, &Arc<EventQueue<Event>>),
+        (regions, events): (&RegionTable<Reach>, &Arc<EventQueue<Event>>),
         (clock, port, messages): (Clock, &(dyn Port + Send), Option<Messages>),
     ) -> Self {
         let capabilities = port.capabilities();
@@ -626,7 +626,7 @@ impl Core {
 
 /// Takes a QP in INIT to RTS.
 pub(crate) fn ready(
-    engine: &mut Engine<Embedded>,
+    engine: &mut Engine<NodePlatform>,
     qp: &Qp,
     attributes: &Attributes,
 ) -> Result<(), VerbsError> {

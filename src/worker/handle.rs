@@ -9,6 +9,7 @@ use crate::observe::status::recorder::Recorder;
 use crate::worker::core::{Core, PortBox};
 use crate::worker::new_qps::{NewQp, NewQps};
 use crate::worker::priority_lock::PriorityLock;
+use crate::worker::programs::Programs;
 use crate::worker::sleep::WaitFd;
 use crate::worker::wakeup::Wakeup;
 use std::os::fd::OwnedFd;
@@ -46,6 +47,8 @@ pub(crate) struct WorkerHandle {
     pub(crate) wakeup: Arc<Wakeup>,
     /// Made when the program that drives the worker asks for it.
     wait_fd: OnceLock<WaitFd>,
+    /// What programs of other processes wake it by.
+    pub(super) programs: Programs,
 }
 
 impl WorkerHandle {
@@ -76,6 +79,7 @@ impl WorkerHandle {
             port: PriorityLock::new(port),
             wakeup,
             wait_fd: OnceLock::new(),
+            programs: Programs::default(),
         })
     }
 

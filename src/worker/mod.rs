@@ -9,6 +9,7 @@ pub(crate) mod messages;
 pub(crate) mod new_qps;
 mod port_events;
 mod priority_lock;
+mod programs;
 mod round;
 pub(crate) mod sleep;
 pub(crate) mod spin;

@@ -3,7 +3,7 @@
 //! control call. So a program that makes a QP waits for no round of a busy worker, and from there
 //! to RTS the worker's lock is taken once.
 
-use crate::platform::Heap;
+use trunkline_host::Words;
 use crate::worker::core::Core;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ const STOCK: usize = 64;
 const FEW: usize = 4;
 
 /// The queues of a QP that was made, and the PSN that it sends first.
-pub(crate) type NewQp = (Arc<QpQueues<Heap>>, Psn);
+pub(crate) type NewQp = (Arc<QpQueues<Words>>, Psn);
 
 /// QPs that programs have made and the worker has not taken up yet, and places for more.
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ pub(crate) struct NewQps {
 #[derive(Debug, Default)]
 struct Stock {
     places: Vec<(Place, Psn)>,
-    made: Vec<(QpInit, Arc<QpQueues<Heap>>)>,
+    made: Vec<(QpInit, Arc<QpQueues<Words>>)>,
 }
 
 impl NewQps {
@@ -86,7 +86,7 @@ impl NewQps {
     pub(crate) fn state_bytes(&self) -> usize {
         let stock = self.stock();
         stock.places.capacity() * size_of::<(Place, Psn)>()
-            + stock.made.capacity() * size_of::<(QpInit, Arc<QpQueues<Heap>>)>()
+            + stock.made.capacity() * size_of::<(QpInit, Arc<QpQueues<Words>>)>()
     }
 
     fn stock(&self) -> MutexGuard<'_, Stock> {

@@ -29,6 +29,7 @@ impl WorkerHandle {
     /// # Errors
     /// The port does not work, or not just now; the node is down.
     pub(crate) fn round(&self) -> Result<bool, Error> {
+        self.look_for_programs()?;
         let mut port = self.port_for_worker()?;
         let before = self.send_posted(&mut port)?;
         let fetched = port.fetch()?;

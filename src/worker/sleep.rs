@@ -103,8 +103,10 @@ pub(crate) fn wait<'a>(
     let full = full.filter_map(|(handle, at)| Some((handle.ports[at?].as_fd(), PollFlags::OUT)));
     let wakes = handles.iter().filter_map(|handle| handle.wakeup.fd());
     let wakes = wakes.map(|fd| (fd, PollFlags::IN));
+    let programs = handles.iter().filter_map(|handle| handle.programs_fd());
+    let programs = programs.map(|fd| (fd, PollFlags::IN));
     let beside = beside.into_iter().map(|fd| (fd, PollFlags::IN));
-    let fds = ports.chain(full).chain(wakes).chain(beside);
+    let fds = ports.chain(full).chain(wakes).chain(programs).chain(beside);
     let fds = fds.map(|(fd, events)| PollFd::from_borrowed_fd(fd, events));
     let mut fds: Vec<_> = fds.collect();
     poll_once(&mut fds, timeout, handles[0].life());

@@ -110,5 +110,6 @@ fn drive(handle: &WorkerHandle, stop: &AtomicBool) -> Result<(), Error> {
 fn sleep(handle: &WorkerHandle, longest: Duration) -> Result<(), Error> {
     handle
         .wakeup
-        .while_asleep(|| wait(&[handle], None, longest))
+        .while_asleep(|| wait(&[handle], None, longest))?;
+    handle.hear_programs()
 }

@@ -33,7 +33,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (CM, &[WIRE, CONN]),
     (DATAPLANE, &[WIRE, CONN]),
     (HOST, &[WIRE, CONN, QPMAP]),
-    (ROOT, &[WIRE, CONN, QPMAP, CM, DATAPLANE]),
+    (ROOT, &[WIRE, CONN, QPMAP, CM, DATAPLANE, HOST]),
     (TOKIO, &[ROOT]),
     (RPC, &[ROOT, TOKIO]),
     (GRPC, &[ROOT, TOKIO]),

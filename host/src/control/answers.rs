@@ -1,19 +1,24 @@
 //! What the service answers, or says unasked.
 
 use super::Text;
-use super::attributes::{PortState, QpAttributes, Reason};
+use super::attributes::{EventKind, PortState, QpAttributes, Reason};
 use super::layout::{layout, messages};
 use crate::Handle;
 use crate::piece::PieceName;
-use trunkline_wire::{Gid, Lkey, Qpn, Rkey};
+use trunkline_qpmap::QpState;
+use trunkline_wire::{Gid, Lkey, Psn, Qpn, Rkey};
 
 layout! {
     /// The client is taken. Answers [`Hello`](super::requests::Hello).
     pub struct Welcome = "welcome" {
         /// The version of messages that the service speaks from here on.
         pub version: u32,
+        /// Address of the node.
+        pub gid: Gid,
         /// Workers of the node, at least 1.
         pub workers: u8,
+        /// Most QPs of the client, and how many doorbells it has at each worker.
+        pub max_qps: u32,
         /// Most bytes of the client's segments.
         pub quota: u64,
         /// Most requests that the client may have unanswered.
@@ -63,6 +68,8 @@ layout! {
     pub struct PdAllocated = "PD allocated" {
         /// Its name.
         pub pd: Handle,
+        /// How requests of UD QPs name it.
+        pub domain: u32,
     }
 }
 
@@ -89,6 +96,8 @@ layout! {
     pub struct SrqCreated = "SRQ created" {
         /// Its name.
         pub srq: Handle,
+        /// The worker of the node that it belongs to, from 0.
+        pub worker: u8,
     }
 }
 
@@ -111,6 +120,8 @@ layout! {
         pub qp: Handle,
         /// Its name for peers.
         pub qpn: Qpn,
+        /// The PSN that it sends first.
+        pub psn: Psn,
         /// The worker of the node that it belongs to, from 0.
         pub worker: u8,
     }
@@ -119,6 +130,8 @@ layout! {
 layout! {
     /// Attributes of a QP.
     pub struct QpQueried = "QP queried" {
+        /// Its state.
+        pub state: QpState,
         /// Those that it has.
         pub attributes: QpAttributes,
     }
@@ -132,6 +145,18 @@ layout! {
         /// Its key for work requests.
         pub lkey: Lkey,
         /// Its key for peers.
+        pub rkey: Rkey,
+        /// Address of the first byte, as work requests and peers name it.
+        pub iova: u64,
+    }
+}
+
+layout! {
+    /// A memory window is there.
+    pub struct MwAllocated = "MW allocated" {
+        /// Its name for the service.
+        pub mw: Handle,
+        /// Its key.
         pub rkey: Rkey,
     }
 }
@@ -162,7 +187,17 @@ layout! {
 
 layout! {
     /// The descriptor that was asked for comes with this message.
-    pub struct EventsArmed = "events armed" {}
+    pub struct EventsWatched = "events watched" {}
+}
+
+layout! {
+    /// The next event, or that there is none.
+    pub struct EventTaken = "event taken" {
+        /// What happened.
+        pub kind: Option<EventKind>,
+        /// The QP, CQ or SRQ that it happened to; missing for others.
+        pub object: Option<Handle>,
+    }
 }
 
 layout! {
@@ -254,8 +289,10 @@ messages! {
         QpQueried = 0x8042,
         MrRegistered = 0x8050,
         MemoryAllocated = 0x8052,
+        MwAllocated = 0x8055,
         RingGiven = 0x8060,
-        EventsArmed = 0x8061,
+        EventsWatched = 0x8061,
+        EventTaken = 0x8062,
         DeviceQueried = 0x8070,
         PortQueried = 0x8071,
     }

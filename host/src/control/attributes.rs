@@ -3,7 +3,6 @@
 use super::field::{BadValue, Field, bad_value, next, numbered};
 use crate::Handle;
 use trunkline_conn::mem::Access;
-use trunkline_qpmap::QpState;
 use trunkline_wire::{Gid, Psn, Qpn};
 
 /// A group of attributes: 32 bits that say which are there, the first in the lowest bit, then room
@@ -64,8 +63,6 @@ optional! {
     /// Attributes of `ibv_modify_qp(3)` and `ibv_query_qp(3)`; which of them a step takes is for
     /// the service to say.
     pub struct QpAttributes {
-        /// The state to go to, or the QP's.
-        pub state: QpState,
         /// Rights of the peer.
         pub access: Access,
         /// Q_Key of a UD QP.
@@ -74,6 +71,12 @@ optional! {
         pub remote: Gid,
         /// Traffic class of packets to it, 0 to 255.
         pub traffic_class: u8,
+        /// Flow label of packets to it.
+        pub flow_label: u32,
+        /// Hop limit of packets to it.
+        pub hop_limit: u8,
+        /// Service level.
+        pub service_level: u8,
         /// Bytes of the path MTU.
         pub path_mtu: u16,
         /// Time that is waited for an acknowledgement, as the exponent of `ibv_modify_qp(3)`.
@@ -95,6 +98,68 @@ optional! {
         pub min_rnr_timer: u8,
         /// The peer's QP.
         pub dest_qpn: Qpn,
+    }
+}
+
+numbered! {
+    /// A step of `ibv_modify_qp(3)`.
+    pub enum QpStep: u8 {
+        /// To RESET: everything is forgotten.
+        Reset = 1,
+        /// To INIT.
+        Init = 2,
+        /// To RTR.
+        Rtr = 3,
+        /// From RTR to RTS.
+        Rts = 4,
+        /// From RTS to SQD.
+        Drain = 5,
+        /// From SQD or SQE to RTS.
+        Resume = 6,
+        /// The state stays.
+        Change = 7,
+        /// To ERROR.
+        Error = 8,
+    }
+}
+
+numbered! {
+    /// Types of memory windows.
+    pub enum MwKind: u8 {
+        /// Bound by a call, for all QPs of its domain.
+        Type1 = 1,
+        /// Bound by a request, for one QP.
+        Type2 = 2,
+    }
+}
+
+numbered! {
+    /// Asynchronous events.
+    pub enum EventKind: u8 {
+        /// First packet of a QP in RTR.
+        CommunicationEstablished = 1,
+        /// All outstanding requests of a draining QP are done.
+        SendQueueDrained = 2,
+        /// The peer of a QP violated the protocol.
+        RequestError = 3,
+        /// The peer of a QP tried what it may not.
+        AccessError = 4,
+        /// A QP went to error for another reason.
+        QpFatal = 5,
+        /// A QP in error has taken its last receive from its SRQ.
+        LastWqeReached = 6,
+        /// A CQ overran.
+        CqError = 7,
+        /// An SRQ has fewer receives than its limit.
+        SrqLimitReached = 8,
+        /// The ring of an SRQ is broken.
+        SrqError = 9,
+        /// The link of the port works no more.
+        PortError = 10,
+        /// The link of the port works again.
+        PortActive = 11,
+        /// The node does nothing any more.
+        DeviceFatal = 12,
     }
 }
 
@@ -148,12 +213,16 @@ numbered! {
     }
 }
 
-/// Where the memory of a region is. In a message: 0 and zeros, or 1, the handle and the offset.
+/// Where the memory of a region is. In a message: 0, a zero for a handle, and the address; or 1, the
+/// handle and the offset.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum RegionPlace {
     /// In the client's memory, outside all segments: it is reached by the descriptor of
     /// `/proc/self/mem` that came with [`Hello`](super::requests::Hello).
-    Foreign,
+    Foreign {
+        /// Address of its first byte there.
+        addr: u64,
+    },
     /// In a piece of a segment that the client [asked for](super::requests::AllocMemory).
     Shared {
         /// The piece.
@@ -174,14 +243,21 @@ impl Field for RegionPlace {
                 offset: next(&mut rest)?,
             });
         }
-        let zero = rest.iter().all(|byte| *byte == 0);
-        zero.then_some(Self::Foreign)
-            .ok_or_else(|| bad_value(bytes))
+        if next::<u64>(&mut rest)? != 0 {
+            return Err(bad_value(bytes));
+        }
+        Ok(Self::Foreign {
+            addr: next(&mut rest)?,
+        })
     }
 
     fn write(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Foreign => out.resize(out.len() + Self::LEN, 0),
+            Self::Foreign { addr } => {
+                false.write(out);
+                0_u64.write(out);
+                addr.write(out);
+            }
             Self::Shared { memory, offset } => {
                 true.write(out);
                 memory.write(out);

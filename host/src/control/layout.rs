@@ -114,6 +114,17 @@ macro_rules! messages {
             fn from(message: $name) -> Self {
                 Self::$name(message)
             }
+        }
+
+        impl TryFrom<$side> for $name {
+            type Error = $side;
+
+            fn try_from(message: $side) -> Result<Self, $side> {
+                match message {
+                    $side::$name(fields) => Ok(fields),
+                    other => Err(other),
+                }
+            }
         })*
 
         #[cfg(test)]

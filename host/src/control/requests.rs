@@ -1,12 +1,13 @@
 //! What a program asks the service for.
 
-use super::attributes::{QpAttributes, RegionPlace, RingKind};
+use super::attributes::{MwKind, QpAttributes, QpStep, RegionPlace, RingKind};
 use super::field::{BadValue, Field, bad_value};
 use super::layout::{layout, messages};
 use super::{MAGIC, Text};
 use crate::Handle;
 use trunkline_conn::mem::Access;
 use trunkline_qpmap::QpType;
+use trunkline_wire::Gid;
 
 /// The number [`MAGIC`]: who opens the socket by mistake does not begin with it.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -164,6 +165,8 @@ layout! {
     pub struct ModifyQp = "modify QP" {
         /// The QP.
         pub qp: Handle,
+        /// The step to take.
+        pub step: QpStep,
         /// What changes.
         pub attributes: QpAttributes,
     }
@@ -207,7 +210,7 @@ layout! {
         /// Its protection domain.
         pub pd: Handle,
         /// Address of the first byte, as work requests and peers name it.
-        pub addr: u64,
+        pub iova: u64,
         /// Bytes.
         pub length: u64,
         /// Rights.
@@ -218,10 +221,56 @@ layout! {
 }
 
 layout! {
+    /// Changes what memory is registered as (`ibv_rereg_mr(3)`), all at once.
+    pub struct ReregisterMr = "reregister MR" {
+        /// The region.
+        pub mr: Handle,
+        /// Its protection domain from now on.
+        pub pd: Handle,
+        /// Address of the first byte, as work requests and peers name it.
+        pub iova: u64,
+        /// Bytes of its memory, if that changes; else 0.
+        pub length: u64,
+        /// Rights.
+        pub access: Access,
+        /// Where its memory is, if that changes.
+        pub place: Option<RegionPlace>,
+    }
+}
+
+layout! {
     /// Ends the registration of memory (`ibv_dereg_mr(3)`).
     pub struct DeregisterMr = "deregister MR" {
         /// The region.
         pub mr: Handle,
+        /// Whether windows that are bound to it are unbound; otherwise they keep it.
+        pub unbind: bool,
+    }
+}
+
+layout! {
+    /// Asks for a memory window (`ibv_alloc_mw(3)`).
+    pub struct AllocMw = "alloc MW" {
+        /// Its protection domain.
+        pub pd: Handle,
+        /// Its type.
+        pub kind: MwKind,
+    }
+}
+
+layout! {
+    /// Ends a memory window (`ibv_dealloc_mw(3)`).
+    pub struct DeallocMw = "dealloc MW" {
+        /// The window.
+        pub mw: Handle,
+    }
+}
+
+layout! {
+    /// Checks that there may be a peer at an address, for an address handle (`ibv_create_ah(3)`).
+    pub struct CheckPeer = "check peer" {
+        /// GID of its port.
+        pub remote: Gid,
     }
 }
 
@@ -240,10 +289,15 @@ layout! {
 
 layout! {
     /// Asks for a descriptor that is readable when there are events.
-    pub struct ArmEvents = "arm events" {
+    pub struct WatchEvents = "watch events" {
         /// The CQ whose completions are meant; if missing, asynchronous events of all objects.
         pub cq: Option<Handle>,
     }
+}
+
+layout! {
+    /// Takes the next asynchronous event (`ibv_get_async_event(3)`), if there is one.
+    pub struct TakeEvent = "take event" {}
 }
 
 layout! {
@@ -278,8 +332,13 @@ messages! {
         DeregisterMr = 0x0051,
         AllocMemory = 0x0052,
         FreeMemory = 0x0053,
+        ReregisterMr = 0x0054,
+        AllocMw = 0x0055,
+        DeallocMw = 0x0056,
+        CheckPeer = 0x0057,
         RequestRing = 0x0060,
-        ArmEvents = 0x0061,
+        WatchEvents = 0x0061,
+        TakeEvent = 0x0062,
         QueryDevice = 0x0070,
         QueryPort = 0x0071,
     }

@@ -1,5 +1,5 @@
 use super::answers::{Failed, Welcome};
-use super::attributes::{QpAttributes, Reason, RegionPlace, RingKind};
+use super::attributes::{QpAttributes, QpStep, Reason, RegionPlace, RingKind};
 use super::requests::*;
 use super::*;
 use crate::Handle;
@@ -86,7 +86,9 @@ any! {
             offset: u64::any(draw),
         }
     } else {
-        Self::Foreign
+        Self::Foreign {
+            addr: u64::any(draw),
+        }
     };
 }
 
@@ -225,11 +227,20 @@ fn fields_stand_where_the_map_says() {
     assert_eq!(Request::from(request).to_bytes(9), expected);
     let welcome = Welcome {
         version: 1,
+        gid: Gid([5; 16]),
         workers: 2,
+        max_qps: 6,
         quota: 3,
         max_requests: 4,
     };
-    let expected = raw(0x8001, &[1, 0, 0, 0, 2, 3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0]);
+    let fields = [
+        &[1, 0, 0, 0][..],
+        &[5; 16],
+        &[2, 6, 0, 0, 0],
+        &[3, 0, 0, 0, 0, 0, 0, 0],
+        &[4, 0, 0, 0],
+    ];
+    let expected = raw(0x8001, &fields.concat());
     assert_eq!(Answer::from(welcome).to_bytes(9), expected);
 }
 
@@ -240,12 +251,17 @@ fn attributes_that_are_missing_leave_their_room_empty() {
         dest_qpn: Some(Qpn::from_wire(0x0012_3456)),
         ..QpAttributes::default()
     };
-    let qp = handle(0, 1);
-    let sent = Request::from(ModifyQp { qp, attributes }).to_bytes(9);
-    let fields = &sent[HEADER + Handle::LEN..];
+    let (qp, step) = (handle(0, 1), QpStep::Change);
+    let modify = ModifyQp {
+        qp,
+        step,
+        attributes,
+    };
+    let sent = Request::from(modify).to_bytes(9);
+    let fields = &sent[HEADER + Handle::LEN + 1..];
     assert_eq!(fields.len(), QpAttributes::LEN);
-    assert_eq!(fields[..4], (1_u32 << 1 | 1 << 14).to_le_bytes());
-    assert_eq!(fields[4..9], [0, 4, 0, 0, 0], "no state, then access");
+    assert_eq!(fields[..4], (1_u32 | 1 << 16).to_le_bytes());
+    assert_eq!(fields[4..8], [4, 0, 0, 0], "access");
     assert_eq!(fields[QpAttributes::LEN - 4..], [0x56, 0x34, 0x12, 0]);
 }
 
@@ -304,19 +320,17 @@ fn errors_name_the_attribute() {
     let modify = |mask: u32, at: usize, value: u8| {
         let mut fields = vec![0; ModifyQp::LEN];
         fields[4] = 1;
-        fields[8..12].copy_from_slice(&mask.to_le_bytes());
-        fields[12 + at] = value;
+        fields[8] = QpStep::Change as u8;
+        fields[9..13].copy_from_slice(&mask.to_le_bytes());
+        fields[13 + at] = value;
         blamed(&raw(0x41, &fields))
     };
-    assert_eq!(modify(1, 0, 7), ("modify QP", "state", 7));
-    assert_eq!(
-        modify(0, 0, 3),
-        ("modify QP", "state", 3),
-        "not in the mask"
-    );
+    assert_eq!(modify(1 << 11, 39, 1), ("modify QP", "rq_psn", 1 << 24));
+    let absent = modify(0, 0, 3);
+    assert_eq!(absent, ("modify QP", "access", 3), "not in the mask");
     let last = QpAttributes::LEN - 4 - 1;
-    assert_eq!(modify(1 << 14, last, 1), ("modify QP", "dest_qpn", 1 << 24));
-    assert_eq!(modify(1 << 15, 0, 0).1, "mask");
+    assert_eq!(modify(1 << 16, last, 1), ("modify QP", "dest_qpn", 1 << 24));
+    assert_eq!(modify(1 << 17, 0, 0).1, "mask");
     assert_eq!(modify(1 << 31, 0, 0).1, "mask");
 }
 

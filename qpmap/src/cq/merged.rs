@@ -4,21 +4,43 @@
 //! of one QP come from one worker, so they stay in order. A queue of one ring is that ring, and
 //! costs nothing more.
 
-use super::{CompletionQueue, CqOverflow, Entries, Notify};
+use super::{CompletionQueue, CqOverflow, Entries, GATE, Notify};
 use crate::error::VerbsError;
 use crate::ring::RingMemory;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use trunkline_conn::work::Completion;
+use trunkline_wire::Qpn;
 
 /// Lets one event through for each arming, whichever ring raises it.
-struct Gate {
-    armed: AtomicBool,
+struct Gate<W> {
+    armed: Armed<W>,
     notify: Arc<dyn Notify>,
 }
 
-impl fmt::Debug for Gate {
+/// Whether an event is asked for.
+#[derive(Debug)]
+enum Armed<W> {
+    Here(AtomicBool),
+    /// A word in the header of the first ring: the program arms in one process, and workers notify
+    /// in another.
+    Shared(W),
+}
+
+impl<W: RingMemory> Armed<W> {
+    /// Sets it, and gives what it was.
+    fn swap(&self, armed: bool) -> bool {
+        match self {
+            Self::Here(word) => word.swap(armed, Ordering::SeqCst),
+            Self::Shared(header) => {
+                header.as_slice()[GATE].swap(armed.into(), Ordering::SeqCst) != 0
+            }
+        }
+    }
+}
+
+impl<W: fmt::Debug> fmt::Debug for Gate<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Gate")
             .field("armed", &self.armed)
@@ -26,9 +48,9 @@ impl fmt::Debug for Gate {
     }
 }
 
-impl Notify for Gate {
+impl<W: RingMemory> Notify for Gate<W> {
     fn notify(&self) {
-        if self.armed.swap(false, Ordering::SeqCst) {
+        if self.armed.swap(false) {
             self.notify.notify();
         }
     }
@@ -38,13 +60,13 @@ impl Notify for Gate {
 #[derive(Debug)]
 pub struct MergedQueue<W> {
     rings: Vec<Arc<CompletionQueue<W>>>,
-    gate: Option<Arc<Gate>>,
+    gate: Option<Arc<Gate<W>>>,
     /// The ring that the next poll begins with, so that none is starved.
     next: AtomicUsize,
     arming: Mutex<()>,
 }
 
-impl<W: RingMemory> MergedQueue<W> {
+impl<W: RingMemory + 'static> MergedQueue<W> {
     /// A queue of one ring for each of `workers`, all of which `make` makes of whom they are to
     /// notify. One event for each arming reaches `notify`.
     ///
@@ -58,10 +80,37 @@ impl<W: RingMemory> MergedQueue<W> {
         notify: Arc<dyn Notify>,
         make: impl FnOnce(Arc<dyn Notify>) -> Result<Vec<Arc<CompletionQueue<W>>>, E>,
     ) -> Result<Self, E> {
+        Self::gated(workers, Armed::Here(AtomicBool::new(false)), notify, make)
+    }
+
+    /// One side's half of a queue whose program and workers are in different processes: `header` is
+    /// that of the first worker's ring, and `make` makes the rings over memory that both sides
+    /// have. The program's side is never notified.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    ///
+    /// # Panics
+    /// There are no workers, or not as many rings.
+    pub fn apart<E>(
+        workers: usize,
+        header: W,
+        notify: Arc<dyn Notify>,
+        make: impl FnOnce(Arc<dyn Notify>) -> Result<Vec<Arc<CompletionQueue<W>>>, E>,
+    ) -> Result<Self, E> {
+        Self::gated(workers, Armed::Shared(header), notify, make)
+    }
+
+    fn gated<E>(
+        workers: usize,
+        armed: Armed<W>,
+        notify: Arc<dyn Notify>,
+        make: impl FnOnce(Arc<dyn Notify>) -> Result<Vec<Arc<CompletionQueue<W>>>, E>,
+    ) -> Result<Self, E> {
         assert!(workers > 0, "somebody has to complete");
         let gate = (workers > 1).then(|| {
             Arc::new(Gate {
-                armed: AtomicBool::new(false),
+                armed,
                 notify: Arc::clone(&notify),
             })
         });
@@ -103,6 +152,39 @@ impl<W: RingMemory> MergedQueue<W> {
     /// Whether a worker found no room for a completion.
     pub fn is_in_error(&self) -> bool {
         self.rings.iter().any(|ring| ring.is_in_error())
+    }
+
+    /// Lets go of what a QP that is gone completed, as [`CompletionQueue::forget`].
+    pub fn forget(&self, gone: Qpn) {
+        self.rings.iter().for_each(|ring| ring.forget(gone));
+    }
+
+    /// Polls from other entries from now on, as [`CompletionQueue::move_to`]: `resized` gives those
+    /// of each worker.
+    ///
+    /// # Errors
+    /// As there; the queue polls from the old ones then.
+    pub fn move_to<E: From<VerbsError>>(
+        &self,
+        resized: impl FnOnce() -> Result<Vec<W>, E>,
+    ) -> Result<(), E> {
+        // All rings are held when `resized` is called; the innermost one takes the last entries.
+        fn hold<W: RingMemory, E: From<VerbsError>>(
+            rings: &[Arc<CompletionQueue<W>>],
+            resized: Box<dyn FnOnce() -> Result<Vec<W>, E> + '_>,
+        ) -> Result<Vec<W>, E> {
+            let Some((first, others)) = rings.split_first() else {
+                return resized();
+            };
+            let mut left = Vec::new();
+            first.move_to(|| {
+                left = hold(others, resized)?;
+                let missing = VerbsError::InvalidArgument { what: "entries" };
+                left.pop().ok_or_else(|| E::from(missing))
+            })?;
+            Ok(left)
+        }
+        hold(&self.rings, Box::new(resized)).map(drop)
     }
 
     /// Takes completions into `out`, of each worker the oldest first; gives how many.
@@ -152,7 +234,7 @@ impl<W: RingMemory> MergedQueue<W> {
         // The gate opens first: a ring that is armed from before may fire from here on, which is
         // the event asked for. Were it the other way round, such a ring could fire in vain and be
         // left unarmed.
-        let pending = gate.armed.swap(true, Ordering::SeqCst);
+        let pending = gate.armed.swap(true);
         for ring in &self.rings {
             if pending {
                 ring.arm(solicited_only);

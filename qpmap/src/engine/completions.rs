@@ -18,6 +18,11 @@ pub struct CqId {
 }
 
 impl CqId {
+    /// The name of a CQ in an engine elsewhere, as whoever speaks for that calls it.
+    pub const fn named(index: u32, serial: u32) -> Self {
+        Self { index, serial }
+    }
+
     /// Its index, which [`QpInit`](super::QpInit) takes; another CQ may have it later.
     pub const fn index(self) -> u32 {
         self.index

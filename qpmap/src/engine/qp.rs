@@ -56,6 +56,13 @@ pub struct Place {
     pub(crate) qpn: Qpn,
 }
 
+impl Place {
+    /// That of a QP whose engine is in another process, where the program's half calls it `index`.
+    pub const fn elsewhere(index: u32, qpn: Qpn) -> Self {
+        Self { index, qpn }
+    }
+}
+
 /// The half of a QP that its program holds too.
 #[derive(Debug)]
 pub struct QpQueues<W> {
@@ -74,7 +81,7 @@ pub struct QpQueues<W> {
     /// Room to receive; `None` with an SRQ.
     pub receive: Option<RecvQueue<W>>,
     /// [`QpState`], as its program may read it.
-    pub state: AtomicU8,
+    state: AtomicU8,
 }
 
 impl<W: RingMemory> QpQueues<W> {
@@ -113,6 +120,52 @@ impl<W: RingMemory> QpQueues<W> {
     pub fn state(&self) -> QpState {
         let value = self.state.load(Ordering::SeqCst);
         QpState::from_value(value).expect("only the engine writes it")
+    }
+
+    /// Its state changes; a program in another process sees it in the rings that it has.
+    pub fn set_state(&self, state: QpState) {
+        self.state.store(state as u8, Ordering::SeqCst);
+        self.send.show(state);
+        if let Some(queue) = &self.receive {
+            queue.show(state);
+        }
+    }
+
+    /// The state that the engine shows in a ring; `None`: there is no ring yet. For the half of a
+    /// program in another process, whose own state is what it last asked for.
+    pub fn shown_state(&self) -> Option<QpState> {
+        let received = || self.receive.as_ref()?.queue.shown();
+        self.send.queue.shown().or_else(received)
+    }
+
+    /// As [`is_flushing`](Self::is_flushing), for the half of a program in another process.
+    pub fn shows_error(&self) -> bool {
+        std::sync::atomic::fence(Ordering::SeqCst);
+        self.shown_state() == Some(QpState::Error)
+    }
+
+    /// Gives the send queue the memory of its ring, as [`SendQueue::begin`], and shows the state
+    /// there.
+    ///
+    /// # Panics
+    /// The memory has another number of words than the queue's size says.
+    pub fn begin_send(&self, memory: W) -> bool {
+        let began = self.send.begin(memory);
+        self.send.show(self.state());
+        began
+    }
+
+    /// The same for the receive queue; `false` where receives come from an SRQ, too.
+    ///
+    /// # Panics
+    /// As [`begin_send`](Self::begin_send).
+    pub fn begin_receive(&self, memory: W) -> bool {
+        let Some(queue) = &self.receive else {
+            return false;
+        };
+        let began = queue.begin(memory);
+        queue.show(self.state());
+        began
     }
 
     /// Whether send requests are taken: in RTS and while draining, and in error, where they are

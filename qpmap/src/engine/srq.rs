@@ -26,6 +26,15 @@ pub struct SrqId {
 }
 
 impl SrqId {
+    /// The name of an SRQ in an engine elsewhere, as whoever speaks for that calls it.
+    pub const fn named(index: u32, serial: u32) -> Self {
+        Self {
+            worker: 0,
+            index,
+            serial,
+        }
+    }
+
     /// Its index at its worker, which [`QpInit`](super::QpInit) takes; another SRQ may have it
     /// later.
     pub const fn index(self) -> u32 {

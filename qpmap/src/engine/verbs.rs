@@ -11,7 +11,6 @@ use crate::queue::SendCursor;
 use crate::slab::NONE;
 use crate::state::{QpState, QpType};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::Access;
 use trunkline_wire::{IpFields, Qpn};
@@ -125,10 +124,7 @@ impl<P: Platform> Engine<P> {
         self.posted.programs().release(qp);
         // Whoever waits for the QP to get ready hears that it is gone.
         self.admit_waiting(qp);
-        record
-            .queues
-            .state
-            .store(QpState::Error as u8, Ordering::Release);
+        record.queues.set_state(QpState::Error);
         self.regions().pd_unref(record.pd);
         self.completions.detach(record.queues.cqs);
         if record.queues.srq != NONE {
@@ -231,8 +227,7 @@ impl<P: Platform> Engine<P> {
     /// outstanding stays so.
     pub fn condemn_qps(&self) {
         for (_, qp) in self.qps.iter() {
-            let state = &qp.queues.state;
-            state.store(QpState::Error as u8, Ordering::SeqCst);
+            qp.queues.set_state(QpState::Error);
         }
     }
 
@@ -258,7 +253,7 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn set_state(&mut self, qp: u32, state: QpState) {
         let record = &mut self.qps[qp];
         record.state = state;
-        record.queues.state.store(state as u8, Ordering::SeqCst);
+        record.queues.set_state(state);
     }
 
     /// Finds what carries a QP's packets, now that its peer is known.

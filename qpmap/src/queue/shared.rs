@@ -26,6 +26,32 @@ impl<W: RingMemory> SharedRecvQueue<W> {
         }
     }
 
+    /// The program's half of the queue of an SRQ whose engine is in another process: its memory is
+    /// to be [given](Self::begin).
+    pub fn apart(size: Size) -> Self {
+        Self::new(Arc::new(RecvQueue::new(size)))
+    }
+
+    /// Posts to another ring from now on, as the engine does since it
+    /// [moved](crate::engine::Engine::resize_srq_into) what was posted: `resized` says to which,
+    /// while nobody posts.
+    ///
+    /// # Errors
+    /// What `resized` says: the ring stays the one that it was.
+    pub fn move_to<E>(&self, resized: impl FnOnce() -> Result<(Size, W), E>) -> Result<(), E> {
+        let mut current = self.lock();
+        let (size, memory) = resized()?;
+        let queue = RecvQueue::new(size);
+        queue.begin(memory);
+        *current = Arc::new(queue);
+        Ok(())
+    }
+
+    /// Whether the queue has the memory of its ring.
+    pub fn has_ring(&self) -> bool {
+        self.lock().has_ring()
+    }
+
     /// Gives the queue the memory of its ring, as [`SendQueue::begin`](super::SendQueue::begin).
     ///
     /// # Panics

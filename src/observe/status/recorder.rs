@@ -5,7 +5,7 @@ use super::{CmStats, Span};
 use crate::observe::cm_counters::CmCounters;
 use crate::observe::log::{self, Log};
 use crate::observe::probes;
-use crate::platform::Embedded;
+use crate::platform::NodePlatform;
 use crate::worker::clock::Clock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -103,7 +103,7 @@ impl Recorder {
     pub(crate) fn attach(
         self: &Arc<Self>,
         clock: &Clock,
-        engine: &mut Engine<Embedded>,
+        engine: &mut Engine<NodePlatform>,
         nodes: &mut NodeCm<Stream>,
         rdma: &mut rdma::RdmaCm<Stream>,
     ) {

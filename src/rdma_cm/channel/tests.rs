@@ -80,7 +80,7 @@ fn an_id_without_handles_leaves_no_entry() {
     let (node, _) = node();
     let channel = node.create_event_channel().unwrap();
     let id = channel.create_id(PortSpace::Tcp, Kind::Rc).unwrap();
-    assert_eq!(node.shared.ids.lock().len(), 1);
+    assert_eq!(node.shared.here().ids.lock().len(), 1);
     drop(id);
-    assert_eq!(node.shared.ids.lock().len(), 0);
+    assert_eq!(node.shared.here().ids.lock().len(), 0);
 }

@@ -9,7 +9,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 use trunkline_conn::work::Completion;
-use trunkline_qpmap::cq::Notify;
 
 /// For whoever waits for descriptors: the same as [`Cq::fd`].
 impl AsFd for Cq {
@@ -37,7 +36,7 @@ impl Cq {
     pub fn wait(&self, timeout: Duration) -> Result<Option<Completion>, Error> {
         let end = Deadline::after(timeout);
         let why = "its program is notified in a way of its own";
-        let event = self.0.event.as_ref().ok_or(Error::NoFd { why })?;
+        let fd = self.0.event.fd().ok_or(Error::NoFd { why })?;
         let node = Node {
             shared: Arc::clone(&self.0.node),
         };
@@ -55,13 +54,13 @@ impl Cq {
             if let Some(done) = self.poll_one()? {
                 // The event that was taken may have been about one behind this, and for a thread
                 // that sleeps: it finds the descriptor readable still.
-                event.notify();
+                self.0.event.raise();
                 return Ok(Some(done));
             }
             let Some(left) = end.wait() else {
                 return Ok(None);
             };
-            sleep::wait_for(&node.shared, self.fd(), left)?;
+            sleep::wait_for(&node.shared, fd, left)?;
         }
     }
 }

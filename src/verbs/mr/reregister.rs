@@ -1,8 +1,11 @@
 //! Changing what a memory region is registered as.
 
 use super::{Mr, Pd};
+use crate::attached::{Memory, Registration};
 use crate::error::Error;
+use crate::platform::Reach;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use trunkline_conn::mem::{Access, RegionMemory};
 use trunkline_dataplane::Region;
 
@@ -101,15 +104,31 @@ impl Mr {
             None => self.iova(),
         };
         let iova = change.iova.unwrap_or(own);
-        let memory = change.memory.unwrap_or_else(|| self.region.clone());
-        let (regions, id) = (node.regions()?, pd.0.id()?);
-        let (registered, taken) =
-            regions.reregister(self.rkey(), id, memory.clone(), iova, access)?;
-        (self.registered, self.access) = (registered, access);
-        let (pd, node) = (pd.clone(), node.clone());
+        let (pd, node) = (pd.clone(), Arc::clone(node));
+        let (memory, is_new) = match change.memory {
+            Some(memory) => (memory, true),
+            None => (self.region.clone(), false),
+        };
+        let taken = if let (Some(client), Some(mr)) = (node.client(), self.served) {
+            let how = Registration {
+                pd: pd.0.served()?,
+                iova,
+                access,
+            };
+            let memory = Memory::foreign(memory.clone());
+            self.keys = client.reregister(mr, is_new.then_some(&memory), &how)?;
+            None
+        } else {
+            let (regions, id) = (node.regions()?, pd.0.id()?);
+            let reach = Reach::Mapped(memory.clone());
+            let (registered, taken) = regions.reregister(self.rkey(), id, reach, iova, access)?;
+            self.keys = registered.into();
+            Some(taken)
+        };
+        self.access = access;
         let old = std::mem::replace(&mut self.region, memory);
         let left = std::mem::replace(&mut self.pd, pd);
-        let outcome = node.retire(taken);
+        let outcome = taken.map_or(Ok(()), |taken| node.retire(taken));
         drop((old, left));
         outcome
     }

@@ -1,0 +1,168 @@
+//! Requests and their answers over the socket.
+
+use super::ServiceAddress;
+use crate::error::Error;
+use crate::node::life::{Down, Life};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use trunkline_host::control::answers::{Detached, Failed, Refused};
+use trunkline_host::control::{Answer, MAX_MESSAGE, Request};
+use trunkline_host::piece::PieceName;
+use trunkline_host::socket::{MAX_DESCRIPTORS, recv_with_fds, send_with_fds};
+use trunkline_host::{Piece, SegmentTable};
+
+/// An answer, and the descriptors that came with it.
+pub(super) type Reply<T> = (T, [Option<OwnedFd>; MAX_DESCRIPTORS]);
+
+/// The socket to the service, and what came over it.
+pub(super) struct Line {
+    life: Arc<Life>,
+    socket: OwnedFd,
+    /// Who has it has the only request that is under way.
+    state: Mutex<State>,
+}
+
+struct State {
+    /// That of the last request.
+    number: u32,
+    segments: SegmentTable,
+    buffer: Box<[u8; MAX_MESSAGE]>,
+}
+
+impl Line {
+    pub(super) fn open(address: &ServiceAddress, life: Arc<Life>) -> Result<Self, Error> {
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let socket = socket_with(family, kind, SocketFlags::CLOEXEC, None)
+            .map_err(|e| Error::system("socket")(e.into()))?;
+        connect(&socket, address.socket()).map_err(|e| {
+            let error = std::io::Error::from(e);
+            let text = format!("no service at {address}: {error}");
+            Error::system("connect")(std::io::Error::new(error.kind(), text))
+        })?;
+        Ok(Self {
+            life,
+            socket,
+            state: Mutex::new(State {
+                number: 0,
+                segments: SegmentTable::new(),
+                buffer: Box::new([0; MAX_MESSAGE]),
+            }),
+        })
+    }
+
+    pub(super) const fn life(&self) -> &Arc<Life> {
+        &self.life
+    }
+
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Asks the service, and waits for its answer.
+    ///
+    /// # Errors
+    /// It refuses, it is gone, or this process is a child of the program's.
+    pub(super) fn ask<T: TryFrom<Answer>>(
+        &self,
+        request: impl Into<Request>,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<Reply<T>, Error> {
+        self.life.check()?;
+        let mut state = self.state();
+        state.number = state.number.wrapping_add(1).max(1);
+        let number = state.number;
+        let message = request.into().to_bytes(number);
+        if send_with_fds(self.socket(), &message, descriptors).is_err() {
+            // It may have said why before it closed its end.
+            return Err(self.hear_end(&mut state));
+        }
+        let (answer, descriptors) = match self.hear(&mut state) {
+            Some((answered, answer, descriptors)) if answered == number => (answer, descriptors),
+            Some((0, Answer::Detached(detached), _)) => return Err(self.parted(&detached)),
+            Some(_) => return Err(self.broken("it answered what was not asked")),
+            None => return Err(self.gone()),
+        };
+        match answer {
+            Answer::Failed(failed) => Err(refusal(&failed)),
+            Answer::Refused(Refused { reason, text }) | Answer::Detached(Detached { reason, text }) => {
+                Err(self.parted(&Detached { reason, text }))
+            }
+            answer => match T::try_from(answer) {
+                Ok(answer) => Ok((answer, descriptors)),
+                Err(_) => Err(self.broken("its answer is to another kind of request")),
+            },
+        }
+    }
+
+    /// The next message; `None`: none comes any more.
+    fn hear(&self, state: &mut State) -> Option<(u32, Answer, [Option<OwnedFd>; MAX_DESCRIPTORS])> {
+        let received = recv_with_fds(self.socket(), &mut state.buffer).ok()??;
+        let (number, answer) = Answer::parse(&state.buffer[..received.bytes]).ok()?;
+        Some((number, answer, received.descriptors))
+    }
+
+    /// The service closed its end: hears what it said last.
+    pub(super) fn end(&self) {
+        let mut state = self.state();
+        if self.life.is_up() {
+            self.hear_end(&mut state);
+        }
+    }
+
+    fn hear_end(&self, state: &mut State) -> Error {
+        while let Some((_, answer, _)) = self.hear(state) {
+            if let Answer::Detached(detached) = answer {
+                return self.parted(&detached);
+            }
+        }
+        self.gone()
+    }
+
+    fn parted(&self, detached: &Detached) -> Error {
+        self.over(detached.text.as_str().into())
+    }
+
+    fn gone(&self) -> Error {
+        self.over("it is gone".into())
+    }
+
+    /// The service does not keep to the protocol.
+    pub(super) fn broken(&self, why: &str) -> Error {
+        self.over(format!("it is of another version, or broken: {why}").into())
+    }
+
+    /// The node is down, if it was not.
+    fn over(&self, why: Arc<str>) -> Error {
+        let down = Down::Service { why };
+        self.life.end(down.clone());
+        down.into()
+    }
+
+    /// The piece of that name, whose segment may have come just now.
+    pub(super) fn resolve(
+        &self,
+        name: PieceName,
+        segment: Option<(OwnedFd, u64)>,
+    ) -> Result<Piece, Error> {
+        let mut state = self.state();
+        if let Some((file, bytes)) = segment {
+            let added = state.segments.add(name.segment, file.as_fd(), bytes);
+            added.map_err(|error| self.broken(&error.to_string()))?;
+        }
+        let piece = state.segments.resolve(name);
+        piece.map_err(|error| self.broken(&error.to_string()))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A request that a panic cut short leaves an answer of another number, which is found out.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn refusal(failed: &Failed) -> Error {
+    Error::Refused {
+        errno: failed.errno,
+        why: failed.text.as_str().into(),
+    }
+}

@@ -1,0 +1,204 @@
+//! Protection domains, regions and windows of the program.
+
+use super::Client;
+use crate::error::Error;
+use crate::node::shared::Shared;
+use crate::platform::Reach;
+use std::sync::Arc;
+use trunkline_conn::mem::{Access, PdId, RegionMemory};
+use trunkline_dataplane::Region;
+use trunkline_host::control::answers::{
+    Done, MemoryAllocated, MrRegistered, MwAllocated, PdAllocated,
+};
+use trunkline_host::control::attributes::{MwKind, RegionPlace};
+use trunkline_host::control::requests::{
+    AllocMemory, AllocMw, AllocPd, CheckPeer, DeallocMw, DeallocPd, DeregisterMr, FreeMemory,
+    RegisterMr, ReregisterMr,
+};
+use trunkline_host::pieces::MAX_WORDS;
+use trunkline_host::{Handle, Words};
+use trunkline_qpmap::regions::MwType;
+use crate::verbs::mr::Keys;
+use trunkline_qpmap::ring::RingMemory;
+use trunkline_wire::{Gid, Rkey};
+
+/// Memory of the program, and the service's name of it if it is in a segment.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) region: Region,
+    shared: Option<Handle>,
+}
+
+impl Memory {
+    /// Memory of the program's own, which the service reaches through `/proc/self/mem`.
+    pub(crate) const fn foreign(region: Region) -> Self {
+        Self {
+            region,
+            shared: None,
+        }
+    }
+
+    /// New zeroed memory for a region of that node.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn allocate(node: &Shared, length: usize) -> Result<Self, Error> {
+        if let Some(client) = node.client() {
+            return client.allocate(length);
+        }
+        let region = Region::allocate(length).map_err(Error::system("mmap"))?;
+        Ok(Self::foreign(region))
+    }
+
+    /// How a node inside the program reaches it.
+    pub(crate) fn reach(&self) -> Reach {
+        Reach::Mapped(self.region.clone())
+    }
+
+    /// Address of its first byte for requests and peers, unless the program chooses another one.
+    pub(crate) fn iova(&self, access: Access) -> u64 {
+        match access.contains(Access::ZERO_BASED) {
+            true => 0,
+            false => self.region.addr(),
+        }
+    }
+
+    fn place(&self) -> RegionPlace {
+        match self.shared {
+            Some(memory) => RegionPlace::Shared { memory, offset: 0 },
+            None => RegionPlace::Foreign {
+                addr: self.region.addr(),
+            },
+        }
+    }
+}
+
+/// How a region is to be registered.
+pub(crate) struct Registration {
+    pub(crate) pd: Handle,
+    pub(crate) iova: u64,
+    pub(crate) access: Access,
+}
+
+impl Client {
+    pub(crate) fn alloc_pd(&self) -> Result<(Handle, PdId), Error> {
+        let PdAllocated { pd, domain } = self.ask(AllocPd {})?;
+        Ok((pd, PdId(domain)))
+    }
+
+    pub(crate) fn dealloc_pd(&self, pd: Handle) {
+        self.destroy(DeallocPd { pd });
+    }
+
+    /// Zeroed memory for a region: shared with the service where it has room, else the program's
+    /// own.
+    pub(crate) fn allocate(&self, length: usize) -> Result<Memory, Error> {
+        let words = length.div_ceil(size_of::<u64>());
+        let words = u32::try_from(words).ok().filter(|words| *words <= MAX_WORDS);
+        if let Some(words) = words.filter(|words| *words > 0)
+            && let Some(memory) = self.allocate_shared(words, length)?
+        {
+            return Ok(memory);
+        }
+        let region = Region::allocate(length).map_err(Error::system("mmap"))?;
+        Ok(Memory::foreign(region))
+    }
+
+    /// `None`: the service has no room for it.
+    fn allocate_shared(&self, words: u32, length: usize) -> Result<Option<Memory>, Error> {
+        let allocated = self.line.ask::<MemoryAllocated>(AllocMemory { words }, &[]);
+        let (allocated, descriptors) = match allocated {
+            Ok(allocated) => allocated,
+            Err(Error::Refused { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let (name, new_segment) = (allocated.piece, allocated.new_segment);
+        let (piece, _) = self.piece(name, new_segment, descriptors)?;
+        let region = Region::of_words(Arc::new(piece), Words::as_slice);
+        let region = region.part(0, length).expect("there are as many words");
+        Ok(Some(Memory {
+            region,
+            shared: Some(allocated.memory),
+        }))
+    }
+
+    /// The service keeps the memory for as long as it is registered.
+    fn let_go(&self, memory: &Memory) {
+        if let Some(memory) = memory.shared {
+            self.destroy(FreeMemory { memory });
+        }
+    }
+
+    pub(crate) fn register(
+        &self,
+        memory: &Memory,
+        how: &Registration,
+    ) -> Result<(Handle, Keys), Error> {
+        let request = RegisterMr {
+            pd: how.pd,
+            iova: how.iova,
+            length: memory.region.len() as u64,
+            access: how.access,
+            place: memory.place(),
+        };
+        let registered = self.ask::<MrRegistered>(request);
+        self.let_go(memory);
+        let registered = registered?;
+        Ok((registered.mr, keys(&registered)))
+    }
+
+    /// Without `memory` that stays what it was.
+    pub(crate) fn reregister(
+        &self,
+        mr: Handle,
+        memory: Option<&Memory>,
+        how: &Registration,
+    ) -> Result<Keys, Error> {
+        let request = ReregisterMr {
+            mr,
+            pd: how.pd,
+            iova: how.iova,
+            length: memory.map_or(0, |memory| memory.region.len() as u64),
+            access: how.access,
+            place: memory.map(Memory::place),
+        };
+        let registered = self.ask::<MrRegistered>(request);
+        if let Some(memory) = memory {
+            self.let_go(memory);
+        }
+        Ok(keys(&registered?))
+    }
+
+    /// Ends a registration; unless windows are `unbind`ed, those that are bound keep it.
+    pub(crate) fn deregister(&self, mr: Handle, unbind: bool) -> Result<(), Error> {
+        let Done {} = self.ask(DeregisterMr { mr, unbind })?;
+        Ok(())
+    }
+
+    pub(crate) fn alloc_mw(&self, pd: Handle, kind: MwType) -> Result<(Handle, Rkey), Error> {
+        let kind = match kind {
+            MwType::Type1 => MwKind::Type1,
+            MwType::Type2 => MwKind::Type2,
+        };
+        let MwAllocated { mw, rkey } = self.ask(AllocMw { pd, kind })?;
+        Ok((mw, rkey))
+    }
+
+    pub(crate) fn dealloc_mw(&self, mw: Handle) {
+        self.destroy(DeallocMw { mw });
+    }
+
+    /// Whether there may be a peer at an address.
+    pub(crate) fn check_peer(&self, remote: Gid) -> Result<(), Error> {
+        let Done {} = self.ask(CheckPeer { remote })?;
+        Ok(())
+    }
+}
+
+const fn keys(registered: &MrRegistered) -> Keys {
+    Keys {
+        lkey: registered.lkey,
+        rkey: registered.rkey,
+        iova: registered.iova,
+    }
+}

@@ -1,0 +1,160 @@
+//! A program that is attached: what it has.
+
+use super::bells::Bells;
+use super::events::ClientEvents;
+use super::limits::Limits;
+use super::objects::{CqEntry, MrEntry, QpEntry, SrqEntry};
+use super::reply::{Refusal, Reply};
+use super::ClientStatus;
+use crate::error::Error;
+use crate::verbs::mr::Pd;
+use crate::verbs::mw::Mw;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use trunkline_dataplane::ProcessMemory;
+use trunkline_host::closer::Closer;
+use trunkline_host::control::Answer;
+use trunkline_host::piece::PieceName;
+use trunkline_host::socket::{Peer, try_send_with_fds};
+use trunkline_host::{Piece, Pieces, Table, Words};
+
+/// How far a program has come.
+#[derive(Debug, Eq, PartialEq)]
+pub(super) enum Stage {
+    /// It has not said who it is.
+    Silent,
+    /// The descriptor that it sent is being judged.
+    Judged,
+    /// It is attached.
+    Attached,
+}
+
+/// What the service has of a program.
+#[derive(Debug)]
+pub(super) struct Client {
+    socket: OwnedFd,
+    pub(super) peer: Peer,
+    pub(super) name: String,
+    pub(super) stage: Stage,
+    /// Its memory, if it gave a descriptor of that.
+    pub(super) memory: Option<ProcessMemory>,
+    /// Bytes of it that are registered.
+    pub(super) foreign_bytes: u64,
+    pub(super) closer: Closer,
+    pub(super) events: ClientEvents,
+    pub(super) belongings: Belongings,
+}
+
+/// The objects of a program, and the memory that they lie in. It is dropped in steps.
+#[derive(Debug)]
+pub(super) struct Belongings {
+    pub(super) qps: Table<QpEntry>,
+    pub(super) srqs: Table<SrqEntry>,
+    pub(super) cqs: Table<CqEntry>,
+    pub(super) mws: Table<Mw>,
+    pub(super) mrs: Table<MrEntry>,
+    pub(super) pds: Table<Pd>,
+    pub(super) memories: Table<Arc<Piece>>,
+    pub(super) bells: Bells,
+    pub(super) pieces: Pieces,
+}
+
+impl Client {
+    pub(super) fn new(
+        socket: OwnedFd,
+        peer: Peer,
+        workers: u8,
+        limits: &Limits,
+    ) -> Result<Self, Error> {
+        Ok(Self {
+            socket,
+            peer,
+            name: String::new(),
+            stage: Stage::Silent,
+            memory: None,
+            foreign_bytes: 0,
+            closer: Closer::new(),
+            events: ClientEvents::new()?,
+            belongings: Belongings {
+                qps: Table::new(limits.qps),
+                srqs: Table::new(limits.cqs),
+                cqs: Table::new(limits.cqs),
+                mws: Table::new(limits.mrs),
+                mrs: Table::new(limits.mrs),
+                pds: Table::new(limits.mrs),
+                memories: Table::new(limits.mrs),
+                bells: Bells::new(workers, limits.qps),
+                pieces: Pieces::new(limits.segment_bytes),
+            },
+        })
+    }
+
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Sends an answer, and notes the segment that went with it. False: the client has no room for
+    /// it, as it does not read, or is gone.
+    pub(super) fn send(&self, number: u32, reply: &Reply) -> bool {
+        let segment = reply.segment.as_ref();
+        let first = segment.map(|segment| segment.file.as_fd());
+        let second = reply.descriptor.as_ref().map(AsFd::as_fd);
+        let descriptors: Vec<_> = first.into_iter().chain(second).collect();
+        let message = reply.answer.to_bytes(number);
+        let sent = try_send_with_fds(self.socket(), &message, &descriptors).is_ok();
+        if let Some(segment) = segment
+            && sent
+        {
+            self.belongings.pieces.sent(segment.number);
+        }
+        sent
+    }
+
+    pub(super) fn status(&self) -> ClientStatus {
+        let all = &self.belongings;
+        ClientStatus {
+            name: self.name.clone(),
+            pid: self.peer.pid.map(Into::into),
+            uid: self.peer.uid,
+            pds: all.pds.len(),
+            cqs: all.cqs.len(),
+            srqs: all.srqs.len(),
+            qps: all.qps.len(),
+            mrs: all.mrs.len(),
+            mws: all.mws.len(),
+            foreign_bytes: self.foreign_bytes,
+            segment_bytes: all.pieces.taken(),
+        }
+    }
+}
+
+impl Belongings {
+    /// Memory for a ring.
+    ///
+    /// # Errors
+    /// The client's quota is used up.
+    pub(super) fn piece(&self, words: usize) -> Result<Arc<Piece>, Refusal> {
+        let words = u32::try_from(words).unwrap_or(u32::MAX);
+        Ok(Arc::new(self.pieces.allocate(words)?))
+    }
+
+    /// The answer that names a piece, and its segment if that is new to the client.
+    pub(super) fn name<A: Into<Answer>>(
+        &self,
+        piece: &Piece,
+        answer: impl FnOnce(PieceName, Option<u64>) -> A,
+    ) -> Reply {
+        let name = piece.name();
+        let segment = self.pieces.unsent(name.segment);
+        let bytes = segment.as_ref().map(|segment| segment.bytes);
+        Reply {
+            segment,
+            ..Reply::from(answer(name, bytes))
+        }
+    }
+}
+
+/// The words of a piece.
+pub(super) fn words(piece: &Arc<Piece>) -> Words {
+    Words::of(Arc::clone(piece), Piece::as_slice)
+}

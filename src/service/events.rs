@@ -1,0 +1,115 @@
+//! Asynchronous events: which program each is for.
+
+use crate::error::Error;
+use crate::verbs::event::Event;
+use crate::worker::event_queue::EventQueue;
+use crate::worker::sleep::readable;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use trunkline_conn::host::QpEvent;
+use trunkline_host::Handle;
+use trunkline_host::control::answers::EventTaken;
+use trunkline_host::control::attributes::EventKind;
+use trunkline_qpmap::{CqId, SrqId};
+use trunkline_wire::Qpn;
+
+/// Events that wait for one program; more are lost.
+const MOST: usize = 4096;
+/// Events of the port that wait for one program: the last two say how it is.
+const MOST_OF_PORT: usize = 2;
+
+/// The events of one program.
+#[derive(Debug)]
+pub(super) struct ClientEvents {
+    queue: EventQueue<EventTaken>,
+    /// Readable while events wait: the program can wait for it, and do nothing else.
+    waited: Arc<OwnedFd>,
+}
+
+impl ClientEvents {
+    pub(super) fn new() -> Result<Self, Error> {
+        let queue = EventQueue::new("eventfd of a program", MOST)?;
+        let waited = Arc::new(readable([queue.fd.as_fd()])?);
+        Ok(Self { queue, waited })
+    }
+
+    pub(super) const fn waited(&self) -> &Arc<OwnedFd> {
+        &self.waited
+    }
+
+    pub(super) fn take(&self) -> EventTaken {
+        let none = EventTaken {
+            kind: None,
+            object: None,
+        };
+        self.queue.pop().unwrap_or(none)
+    }
+
+    pub(super) fn tell(&self, kind: EventKind, object: Option<Handle>) {
+        let event = EventTaken {
+            kind: Some(kind),
+            object,
+        };
+        match kind {
+            EventKind::PortError | EventKind::PortActive => {
+                let of_port = |event: &EventTaken| {
+                    let kinds = [EventKind::PortError, EventKind::PortActive];
+                    event.kind.is_some_and(|kind| kinds.contains(&kind))
+                };
+                self.queue.push_last_of(event, MOST_OF_PORT, of_port);
+            }
+            _ => self.queue.push(event),
+        }
+    }
+}
+
+/// Whose an object is: the program, and its name for it.
+pub(super) type Owner = (u64, Handle);
+
+/// Whose the objects are that events name.
+#[derive(Debug, Default)]
+pub(super) struct Owners {
+    pub(super) qps: HashMap<Qpn, Owner>,
+    pub(super) cqs: HashMap<CqId, Owner>,
+    pub(super) srqs: HashMap<SrqId, Owner>,
+}
+
+/// Whom an event is for.
+#[derive(Debug, Eq, PartialEq)]
+pub(super) enum Addressee {
+    One(Owner, EventKind),
+    All(EventKind),
+    /// An object of the service's own program, or one that is gone.
+    Nobody,
+}
+
+impl Owners {
+    pub(super) fn addressee(&self, event: &Event) -> Addressee {
+        let (owner, kind) = match event {
+            Event::Qp { qpn, event } => (self.qps.get(qpn), kind_of(*event)),
+            Event::CqError { cq } => (self.cqs.get(cq), EventKind::CqError),
+            Event::SrqLimitReached { srq } => (self.srqs.get(srq), EventKind::SrqLimitReached),
+            Event::SrqError { srq } => (self.srqs.get(srq), EventKind::SrqError),
+            Event::PortError { .. } => return Addressee::All(EventKind::PortError),
+            Event::PortActive { .. } => return Addressee::All(EventKind::PortActive),
+            Event::DeviceFatal => return Addressee::All(EventKind::DeviceFatal),
+            Event::ConnectionUp { .. }
+            | Event::ConnectionFailed { .. }
+            | Event::ConnectionDown { .. }
+            | Event::Moved { .. } => return Addressee::Nobody,
+        };
+        owner.map_or(Addressee::Nobody, |owner| Addressee::One(*owner, kind))
+    }
+}
+
+const fn kind_of(event: QpEvent) -> EventKind {
+    match event {
+        QpEvent::CommunicationEstablished => EventKind::CommunicationEstablished,
+        QpEvent::SendQueueDrained => EventKind::SendQueueDrained,
+        QpEvent::RequestError => EventKind::RequestError,
+        QpEvent::AccessError => EventKind::AccessError,
+        QpEvent::Fatal => EventKind::QpFatal,
+        QpEvent::LastWqeReached => EventKind::LastWqeReached,
+    }
+}

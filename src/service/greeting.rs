@@ -1,0 +1,144 @@
+//! How a program is let in, or turned away.
+
+use super::client::{Client, Stage};
+use super::limits::Limits;
+use crate::node::Node;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use trunkline_dataplane::ProcessMemory;
+use trunkline_host::control::answers::{Refused, Welcome};
+use trunkline_host::control::attributes::Reason;
+use trunkline_host::control::requests::Hello;
+use trunkline_host::control::{Answer, Text, VERSION};
+use trunkline_host::socket::Peer;
+
+/// Requests that a program may have unanswered.
+const MAX_REQUESTS: u32 = 16;
+/// Bytes of the stack of a thread that judges a descriptor.
+const STACK: usize = 64 << 10;
+
+/// Why a program is not let in.
+pub(super) type TurnedAway = (Reason, String);
+
+pub(super) fn refused((reason, text): &TurnedAway) -> Answer {
+    let text = Text::clipped(text);
+    let reason = *reason;
+    Refused { reason, text }.into()
+}
+
+/// Checks that a program of this user may come: `clients` are here, and `own` of its user.
+pub(super) fn admit(
+    peer: Peer,
+    limits: &Limits,
+    clients: usize,
+    own: usize,
+) -> Result<(), TurnedAway> {
+    let uid = peer.uid;
+    if !limits.users.is_empty() && !limits.users.contains(&uid) {
+        let text = format!("the service is not for user {uid}");
+        return Err((Reason::NotAllowed, text));
+    }
+    if clients >= limits.clients as usize {
+        let text = format!("{clients} programs are attached, which is the most");
+        return Err((Reason::TooManyClients, text));
+    }
+    if own >= limits.clients_per_user as usize {
+        let text = format!("{own} programs of user {uid} are attached, which is the most");
+        return Err((Reason::TooManyClients, text));
+    }
+    Ok(())
+}
+
+/// Checks that a program speaks the language of this service.
+pub(super) fn understand(hello: &Hello) -> Result<(), TurnedAway> {
+    if hello.version == VERSION {
+        return Ok(());
+    }
+    let text = format!(
+        "the program speaks version {}, and this service {VERSION}",
+        hello.version
+    );
+    Err((Reason::Version, text))
+}
+
+pub(super) fn welcome(node: &Node, limits: &Limits) -> Answer {
+    Welcome {
+        version: VERSION,
+        gid: node.gid(),
+        workers: node.workers().count(),
+        max_qps: limits.qps,
+        quota: limits.segment_bytes,
+        max_requests: MAX_REQUESTS,
+    }
+    .into()
+}
+
+/// What was found out about a descriptor: the program that sent it, the number of its request, and
+/// its memory.
+pub(super) struct Judged {
+    pub(super) token: u64,
+    pub(super) number: u32,
+    pub(super) memory: Result<ProcessMemory, String>,
+}
+
+/// Judges the descriptors that programs send with their first message. A file system that the
+/// program runs itself may not answer, so each is judged by a thread of its own, and a program
+/// that waits for it is the only one that does.
+#[derive(Debug)]
+pub(super) struct Judges {
+    wake: Arc<OwnedFd>,
+    sender: Sender<Judged>,
+    judged: Receiver<Judged>,
+}
+
+impl Judges {
+    /// `wake` is raised when something was found out.
+    pub(super) fn new(wake: Arc<OwnedFd>) -> Self {
+        let (sender, judged) = channel();
+        Self {
+            wake,
+            sender,
+            judged,
+        }
+    }
+
+    /// Has a descriptor judged; it is closed there if it is not what it should be.
+    ///
+    /// # Errors
+    /// The system has no thread for it: the program is to be turned away.
+    pub(super) fn judge(
+        &self,
+        client: &mut Client,
+        (token, number): (u64, u32),
+        descriptor: OwnedFd,
+    ) -> Result<(), TurnedAway> {
+        let (sender, wake) = (self.sender.clone(), Arc::clone(&self.wake));
+        let thread = std::thread::Builder::new()
+            .name("trunkline-judge".into())
+            .stack_size(STACK);
+        let judge = move || {
+            let memory = ProcessMemory::new(descriptor).map_err(|error| error.to_string());
+            let judged = Judged {
+                token,
+                number,
+                memory,
+            };
+            // The service may have ended.
+            let _ = sender.send(judged);
+            let _ = rustix::io::write(&*wake, &1u64.to_ne_bytes());
+        };
+        match trunkline_dataplane::process::with_signals_blocked(|| thread.spawn(judge)) {
+            Ok(_) => {
+                client.stage = Stage::Judged;
+                Ok(())
+            }
+            Err(error) => Err((Reason::Failed, format!("thread: {error}"))),
+        }
+    }
+
+    /// The next thing that was found out.
+    pub(super) fn next(&self) -> Option<Judged> {
+        self.judged.try_recv().ok()
+    }
+}

@@ -1,0 +1,39 @@
+//! What programs may have.
+
+/// The most that programs may have; what is beyond it is refused.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct Limits {
+    /// Programs.
+    pub clients: u32,
+    /// Programs of one user.
+    pub clients_per_user: u32,
+    /// QPs of a program, up to 2^18.
+    pub qps: u32,
+    /// CQs of a program, and as many SRQs.
+    pub cqs: u32,
+    /// Memory regions of a program, and as many windows and protection domains.
+    pub mrs: u32,
+    /// Bytes of the segments of a program, in which its rings and the memory that it allocates for
+    /// regions lie.
+    pub segment_bytes: u64,
+    /// Bytes of other memory that a program has registered.
+    pub registered_bytes: u64,
+    /// The only users whose programs are let in; empty: all.
+    pub users: Vec<u32>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            clients: 1024,
+            clients_per_user: 512,
+            qps: 1 << 16,
+            cqs: 1 << 12,
+            mrs: 1 << 16,
+            segment_bytes: 1 << 30,
+            registered_bytes: 1 << 40,
+            users: Vec::new(),
+        }
+    }
+}

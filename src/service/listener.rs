@@ -1,0 +1,137 @@
+//! The socket at which programs attach.
+
+use crate::attached::ServiceAddress;
+use crate::error::Error;
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
+};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+/// Programs that wait to be let in.
+const BACKLOG: i32 = 128;
+
+/// A socket that listens. Its file is removed when it is dropped.
+#[derive(Debug)]
+pub(super) struct Listener {
+    socket: OwnedFd,
+    file: Option<PathBuf>,
+    /// Held by whoever has the file, next to it.
+    _lock: Option<OwnedFd>,
+    /// Given up for a moment where the process has as many descriptors as it may.
+    spare: Option<OwnedFd>,
+}
+
+impl Listener {
+    /// # Errors
+    /// Somebody listens there; the address cannot be used.
+    pub(super) fn bind(address: ServiceAddress) -> Result<Self, Error> {
+        let system = |e: Errno| {
+            let error = io::Error::from(e);
+            let text = format!("{address}: {error}");
+            Error::system("socket of the service")(io::Error::new(error.kind(), text))
+        };
+        let socket = new_socket().map_err(system)?;
+        let file = address.file().map(PathBuf::from);
+        let lock = match &file {
+            Some(file) => {
+                let lock = lock_beside(file).map_err(|e| taken_or(&address, e))?;
+                // With the lock nobody else serves there: a file that is left is of one that died.
+                match rustix::fs::unlink(file) {
+                    Ok(()) | Err(Errno::NOENT) => {}
+                    Err(error) => return Err(system(error)),
+                }
+                Some(lock)
+            }
+            None => None,
+        };
+        bind(&socket, address.socket()).map_err(|e| taken_or(&address, e))?;
+        listen(&socket, BACKLOG).map_err(system)?;
+        Ok(Self {
+            socket,
+            file,
+            _lock: lock,
+            spare: spare(),
+        })
+    }
+
+    /// The next program that wants to be let in.
+    pub(super) fn accept(&mut self) -> Option<OwnedFd> {
+        let accept = || accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
+        match accept() {
+            Ok(socket) => Some(socket),
+            Err(Errno::MFILE | Errno::NFILE) => {
+                // Whoever waits is turned away, or the socket stays readable for ever.
+                drop(self.spare.take());
+                drop(accept());
+                self.spare = spare();
+                None
+            }
+            Err(_) => None,
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Some(file) = &self.file {
+            // Somebody may have removed it.
+            let _ = rustix::fs::unlink(file);
+        }
+    }
+}
+
+fn new_socket() -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+fn spare() -> Option<OwnedFd> {
+    rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
+}
+
+/// Takes the lock of whoever serves at `file`; it ends with its holder, however that ends.
+fn lock_beside(file: &std::path::Path) -> rustix::io::Result<OwnedFd> {
+    let mut beside = file.as_os_str().to_owned();
+    beside.push(".lock");
+    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let lock = rustix::fs::open(beside, flags, Mode::RUSR | Mode::WUSR)?;
+    rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(lock)
+}
+
+/// Why an address cannot be had: who serves there already, or what the system says.
+fn taken_or(address: &ServiceAddress, error: Errno) -> Error {
+    let kind = io::Error::from(error).kind();
+    let text = match error {
+        Errno::ADDRINUSE | Errno::AGAIN => {
+            format!("{address} is taken: {} serves there", owner(address))
+        }
+        other => format!("{address}: {}", io::Error::from(other)),
+    };
+    Error::system("socket of the service")(io::Error::new(kind, text))
+}
+
+/// Who listens at an address, for people.
+fn owner(address: &ServiceAddress) -> String {
+    let asked = new_socket().and_then(|socket| {
+        connect(&socket, address.socket())?;
+        Ok(socket)
+    });
+    let peer = asked.ok().and_then(|socket| {
+        trunkline_host::socket::peer(socket.as_fd()).ok()?.pid
+    });
+    match peer {
+        Some(pid) => format!("process {pid}"),
+        None => "another process".into(),
+    }
+}

@@ -1,0 +1,176 @@
+//! A service: a node whose QPs are those of other programs of the host ([ADR 30]).
+//!
+//! Programs attach by [`Node::attach`], over a Unix socket. All of them share the connections to
+//! each peer. `trunkline serve` is a service with a node of its own.
+//!
+//! What a program may do to it is nothing but lose its own objects: whatever comes over the socket
+//! or stands in shared memory is judged before it is used, its quotas bound what it has, and
+//! nothing waits for it. A program that ends in whatever way, or sends what no library sends, is
+//! parted with: its objects are destroyed, a bounded number at a time, and its peers hear of it.
+//!
+//! [ADR 30]: https://github.com/trunkline/trunkline/blob/main/docs/adr/0030-a-service-and-its-programs.md
+
+mod bells;
+mod client;
+mod events;
+mod greeting;
+mod limits;
+mod listener;
+mod objects;
+mod reaper;
+mod reply;
+mod requests;
+mod server;
+
+pub use limits::Limits;
+
+use crate::attached::ServiceAddress;
+use crate::error::Error;
+use crate::node::Node;
+use listener::Listener;
+use rustix::event::{EventfdFlags, eventfd};
+use serde::Serialize;
+use server::Server;
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use trunkline_dataplane::process::with_signals_blocked;
+
+/// A program that is attached.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct ClientStatus {
+    /// What it says that it is called.
+    pub name: String,
+    /// Its process, if that can be told from here.
+    pub pid: Option<u32>,
+    /// Its user.
+    pub uid: u32,
+    /// Protection domains.
+    pub pds: u32,
+    /// CQs.
+    pub cqs: u32,
+    /// SRQs.
+    pub srqs: u32,
+    /// QPs.
+    pub qps: u32,
+    /// Memory regions.
+    pub mrs: u32,
+    /// Memory windows.
+    pub mws: u32,
+    /// Bytes of its segments, for rings and for regions, which workers reach without a system call.
+    pub segment_bytes: u64,
+    /// Bytes of its other regions, which are reached through `/proc/self/mem`.
+    pub foreign_bytes: u64,
+}
+
+/// What the service and its thread share.
+#[derive(Debug, Default)]
+struct Board {
+    clients: Mutex<Vec<ClientStatus>>,
+    /// Programs that were parted with because of what they did.
+    violations: std::sync::atomic::AtomicU64,
+    /// The thread ends.
+    stop: AtomicBool,
+}
+
+impl Board {
+    fn clients(&self) -> MutexGuard<'_, Vec<ClientStatus>> {
+        // It is replaced as a whole.
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A node that carries the QPs of other programs, until it is dropped.
+pub struct Service {
+    node: Node,
+    board: Arc<Board>,
+    wake: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl fmt::Debug for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Service")
+            .field("node", &self.node)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Service {
+    /// Lets programs attach to a node, at the socket of that `path`: one that begins with `@` is a
+    /// name without a file (an abstract one, unix(7)). Who may write to the file may attach; to a
+    /// name without a file all users may whom `limits` do not keep out.
+    ///
+    /// The node is one inside this program with threads of its own. It may have QPs of this program
+    /// as well; its [events](Node::poll_event) are taken by the service.
+    ///
+    /// # Errors
+    /// Somebody serves there already, who is named; the path cannot be used; the node is inline, or
+    /// carried by a service itself; the operating system has no descriptor or thread left. Memory
+    /// is overcommitted strictly (`vm.overcommit_memory`), where a program could end the service by
+    /// giving pages of a segment back.
+    pub fn start(node: Node, path: impl AsRef<Path>, limits: &Limits) -> Result<Self, Error> {
+        node.shared.inside("services")?;
+        if node.is_inline() {
+            let what = "services on nodes that the program drives";
+            return Err(Error::NotOffered { what });
+        }
+        let listener = Listener::bind(ServiceAddress::of(path.as_ref())?)?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let wake = eventfd(0, flags).map_err(|e| Error::system("eventfd of a service")(e.into()))?;
+        let (wake, board) = (Arc::new(wake), Arc::new(Board::default()));
+        let server = Server::new(
+            node.clone(),
+            listener,
+            limits.clone(),
+            Arc::clone(&board),
+            Arc::clone(&wake),
+        )?;
+        let thread = std::thread::Builder::new().name("trunkline-serve".into());
+        let thread = with_signals_blocked(|| thread.spawn(move || server.run()))
+            .map_err(Error::system("thread"))?;
+        Ok(Self {
+            node,
+            board,
+            wake,
+            thread: Some(thread),
+        })
+    }
+
+    /// The node.
+    pub const fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// The programs that are attached at the moment.
+    pub fn clients(&self) -> Vec<ClientStatus> {
+        self.board.clients().clone()
+    }
+
+    /// How many programs were parted with because of what they did.
+    pub fn violations(&self) -> u64 {
+        self.board.violations.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Service {
+    /// Parts with all programs, which hear that the service ends.
+    fn drop(&mut self) {
+        if self.node.shared.life.is_forked() {
+            // The thread is the parent's.
+            std::mem::forget(self.thread.take());
+            return;
+        }
+        self.board.stop.store(true, Ordering::SeqCst);
+        // It fails only when the counter is full, and then it is readable anyway.
+        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            // One that panicked has said so on standard error.
+            let _ = thread.join();
+        }
+    }
+}

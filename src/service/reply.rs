@@ -1,0 +1,107 @@
+//! What requests are answered with.
+
+use crate::error::Error;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use trunkline_host::control::answers::Failed;
+use trunkline_host::control::{Answer, Text};
+use trunkline_host::pieces::{NewSegment, PieceError};
+use trunkline_qpmap::VerbsError;
+
+/// An answer, and what goes with it.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) answer: Answer,
+    /// A segment that the answer tells of, whose descriptor goes first.
+    pub(super) segment: Option<NewSegment>,
+    pub(super) descriptor: Option<Arc<OwnedFd>>,
+}
+
+impl<A: Into<Answer>> From<A> for Reply {
+    fn from(answer: A) -> Self {
+        Self {
+            answer: answer.into(),
+            segment: None,
+            descriptor: None,
+        }
+    }
+}
+
+/// Why a request is refused; nothing has changed.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    errno: i32,
+    text: String,
+}
+
+const EIO: i32 = 5;
+const ENOMEM: i32 = 12;
+const EFAULT: i32 = 14;
+
+impl Refusal {
+    /// There is no object of that name, or another than is meant.
+    pub(super) fn unknown(what: &'static str) -> Self {
+        VerbsError::InvalidArgument { what }.into()
+    }
+
+    /// The memory is not the client's to register.
+    pub(super) fn fault(text: String) -> Self {
+        let errno = EFAULT;
+        Self { errno, text }
+    }
+
+    pub(super) fn to_answer(&self) -> Answer {
+        let failed = Failed {
+            errno: self.errno.unsigned_abs(),
+            text: Text::clipped(&self.text),
+        };
+        failed.into()
+    }
+}
+
+impl From<VerbsError> for Refusal {
+    fn from(error: VerbsError) -> Self {
+        Self {
+            errno: error.errno(),
+            text: error.to_string(),
+        }
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        let errno = match &error {
+            Error::Verbs(error) => error.errno(),
+            Error::System { source, .. } => source.raw_os_error().unwrap_or(EIO),
+            _ => EIO,
+        };
+        let text = error.to_string();
+        Self { errno, text }
+    }
+}
+
+impl From<PieceError> for Refusal {
+    fn from(error: PieceError) -> Self {
+        Self {
+            errno: ENOMEM,
+            text: error.to_string(),
+        }
+    }
+}
+
+impl From<std::io::Error> for Refusal {
+    fn from(error: std::io::Error) -> Self {
+        Self {
+            errno: error.raw_os_error().unwrap_or(EIO),
+            text: error.to_string(),
+        }
+    }
+}
+
+/// A table holds as many entries as it may.
+impl From<(&'static str, trunkline_host::handles::TableFull)> for Refusal {
+    fn from((what, full): (&'static str, trunkline_host::handles::TableFull)) -> Self {
+        let limit = full.limit.into();
+        VerbsError::Limit { what, limit }.into()
+    }
+}

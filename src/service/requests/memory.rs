@@ -1,0 +1,169 @@
+//! Protection domains, regions, windows, and memory for them.
+
+use super::{Answered, Desk, busy, done, entry, full};
+use crate::node::shared::Shared;
+use crate::platform::Reach;
+use crate::service::client::words;
+use crate::service::objects::MrEntry;
+use crate::service::reply::{Refusal, Reply};
+use crate::verbs::ah::check_peer;
+use crate::verbs::mr::Pd;
+use std::sync::Arc;
+use trunkline_dataplane::Region;
+use trunkline_host::control::answers::{
+    MemoryAllocated, MrRegistered, MwAllocated, PdAllocated,
+};
+use trunkline_host::control::attributes::{MwKind, RegionPlace};
+use trunkline_host::control::requests::{RegisterMr, ReregisterMr};
+use trunkline_host::{Handle, Words};
+use trunkline_qpmap::VerbsError;
+use trunkline_qpmap::regions::MwType;
+use trunkline_qpmap::ring::RingMemory;
+use trunkline_wire::Gid;
+
+impl Desk<'_> {
+    pub(super) fn alloc_pd(&mut self) -> Answered {
+        let pd = self.node.alloc_pd();
+        let domain = pd.0.id()?.0;
+        let inserted = self.client.belongings.pds.insert(pd);
+        let pd = inserted.map_err(full("protection domains"))?;
+        Ok(PdAllocated { pd, domain }.into())
+    }
+
+    pub(super) fn dealloc_pd(&mut self, pd: Handle) -> Answered {
+        if !self.pd(pd)?.is_last_handle() {
+            return Err(busy("protection domain"));
+        }
+        drop(self.client.belongings.pds.remove(pd));
+        done()
+    }
+
+    fn pd(&self, pd: Handle) -> Result<&Pd, Refusal> {
+        entry!(self.client.belongings.pds, pd, "PD")
+    }
+
+    pub(super) fn check_peer(&self, remote: Gid) -> Answered {
+        let node: &Shared = self.shared();
+        check_peer(node, remote)?;
+        done()
+    }
+
+    pub(super) fn alloc_memory(&mut self, words: u32) -> Answered {
+        let all = &mut self.client.belongings;
+        let piece = all.piece(words as usize)?;
+        let inserted = all.memories.insert(Arc::clone(&piece));
+        let memory = inserted.map_err(full("pieces of memory"))?;
+        Ok(all.name(&piece, |piece, new_segment| MemoryAllocated {
+            memory,
+            piece,
+            new_segment,
+        }))
+    }
+
+    pub(super) fn free_memory(&mut self, memory: Handle) -> Answered {
+        let freed = self.client.belongings.memories.remove(memory);
+        freed.ok_or_else(|| Refusal::unknown("memory"))?;
+        done()
+    }
+
+    /// How the memory of a region is reached.
+    fn reach(&self, place: RegionPlace, length: u64) -> Result<Reach, Refusal> {
+        let too_long = || Refusal::fault(format!("{length} bytes are not all there"));
+        let length = usize::try_from(length).map_err(|_| too_long())?;
+        match place {
+            RegionPlace::Shared { memory, offset } => {
+                let piece = entry!(self.client.belongings.memories, memory, "memory")?;
+                let region = Region::of_words(Arc::new(words(piece)), Words::as_slice);
+                let region = usize::try_from(offset)
+                    .ok()
+                    .and_then(|offset| region.part(offset, length));
+                Ok(Reach::Mapped(region.ok_or_else(too_long)?))
+            }
+            RegionPlace::Foreign { addr } => {
+                let memory = self.client.memory.as_ref();
+                let none = || Refusal::fault("no descriptor of the program's memory came".into());
+                let region = memory.ok_or_else(none)?.region(addr, length)?;
+                Ok(Reach::Process(region))
+            }
+        }
+    }
+
+    /// Whether the program may register so many bytes more of its own memory, which takes `less`
+    /// bytes off.
+    fn check_foreign(&self, reach: &Reach, less: u64) -> Result<(), Refusal> {
+        let more = reach.foreign_bytes();
+        let sum = (self.client.foreign_bytes - less).saturating_add(more);
+        let limit = self.limits.registered_bytes;
+        if sum > limit {
+            let what = "bytes of registered memory";
+            return Err(VerbsError::Limit { what, limit }.into());
+        }
+        Ok(())
+    }
+
+    pub(super) fn register_mr(&mut self, request: &RegisterMr) -> Answered {
+        let reach = self.reach(request.place, request.length)?;
+        self.check_foreign(&reach, 0)?;
+        let pd = self.pd(request.pd)?;
+        let entry = MrEntry::register(pd, reach, request.iova, request.access)?;
+        let (keys, foreign) = (entry.keys, entry.foreign_bytes());
+        let inserted = self.client.belongings.mrs.insert(entry);
+        let mr = inserted.map_err(full("memory regions"))?;
+        self.client.foreign_bytes += foreign;
+        Ok(registered(mr, keys))
+    }
+
+    pub(super) fn reregister_mr(&mut self, request: &ReregisterMr) -> Answered {
+        let pd = self.pd(request.pd)?.clone();
+        let reach = match request.place {
+            Some(place) => Some(self.reach(place, request.length)?),
+            None => None,
+        };
+        let before = entry!(self.client.belongings.mrs, request.mr, "MR")?.foreign_bytes();
+        if let Some(reach) = &reach {
+            self.check_foreign(reach, before)?;
+        }
+        let entry = entry!(mut self.client.belongings.mrs, request.mr, "MR")?;
+        entry.reregister(&pd, reach, request.iova, request.access)?;
+        let (keys, after) = (entry.keys, entry.foreign_bytes());
+        self.client.foreign_bytes = self.client.foreign_bytes - before + after;
+        Ok(registered(request.mr, keys))
+    }
+
+    pub(super) fn deregister_mr(&mut self, mr: Handle, unbind: bool) -> Answered {
+        let entry = entry!(mut self.client.belongings.mrs, mr, "MR")?;
+        if !unbind {
+            entry.deregister()?;
+        }
+        self.client.foreign_bytes -= entry.foreign_bytes();
+        drop(self.client.belongings.mrs.remove(mr));
+        done()
+    }
+
+    pub(super) fn alloc_mw(&mut self, pd: Handle, kind: MwKind) -> Answered {
+        let mw = self.pd(pd)?.alloc_mw(match kind {
+            MwKind::Type1 => MwType::Type1,
+            MwKind::Type2 => MwType::Type2,
+        })?;
+        let rkey = mw.rkey();
+        let inserted = self.client.belongings.mws.insert(mw);
+        let mw = inserted.map_err(full("memory windows"))?;
+        Ok(MwAllocated { mw, rkey }.into())
+    }
+
+    pub(super) fn dealloc_mw(&mut self, mw: Handle) -> Answered {
+        let freed = self.client.belongings.mws.remove(mw);
+        freed.ok_or_else(|| Refusal::unknown("memory window"))?;
+        done()
+    }
+}
+
+fn registered(mr: Handle, keys: crate::verbs::mr::Keys) -> Reply {
+    MrRegistered {
+        mr,
+        lkey: keys.lkey,
+        rkey: keys.rkey,
+        iova: keys.iova,
+    }
+    .into()
+}

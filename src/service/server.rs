@@ -1,0 +1,466 @@
+//! The thread of a service: it lets programs in, answers them in turns, and buries them.
+
+use super::client::{Client, Stage};
+use super::events::{Addressee, Owners};
+use super::greeting::{self, Judges, TurnedAway};
+use super::limits::Limits;
+use super::listener::Listener;
+use super::reaper::Reaper;
+use super::reply::Reply;
+use super::requests::Desk;
+use super::Board;
+use crate::error::Error;
+use crate::node::Node;
+use crate::observe::log;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::Timespec;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::collections::{BTreeMap, VecDeque};
+use std::io::ErrorKind;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use trunkline_host::Closer;
+use trunkline_host::control::answers::{Detached, Refused};
+use trunkline_host::control::attributes::Reason;
+use trunkline_host::control::requests::Hello;
+use trunkline_host::control::{Answer, MAX_MESSAGE, Request, Text};
+use trunkline_host::segment::check_overcommit;
+use trunkline_host::socket::{
+    MAX_DESCRIPTORS, Received, SocketError, peer, try_recv_with_fds,
+};
+
+/// What the thread waits for; programs have tokens from [`FIRST`] on, two each.
+const LISTENER: u64 = 0;
+const WAKE: u64 = 1;
+const EVENTS: u64 = 2;
+const FIRST: u64 = 4;
+/// Added to the token of a program: its process has ended.
+const ENDED: u64 = 1;
+
+/// Requests of a program that are answered in a turn.
+const TURN: usize = 16;
+/// Programs that are let in, and events that are told, in a round.
+const ROUND: usize = 64;
+
+/// What the thread has.
+pub(super) struct Server {
+    node: Node,
+    listener: Listener,
+    limits: Limits,
+    board: Arc<Board>,
+    wake: Arc<OwnedFd>,
+    epoll: OwnedFd,
+    judges: Judges,
+    owners: Owners,
+    clients: BTreeMap<u64, Attached>,
+    next: u64,
+    reaping: VecDeque<Reaper>,
+    buffer: Box<[u8; MAX_MESSAGE]>,
+}
+
+/// A program, and what tells of the end of its process, if that can be told.
+struct Attached {
+    client: Client,
+    process: Option<OwnedFd>,
+}
+
+/// Why a program is parted with.
+struct Parting {
+    reason: Reason,
+    text: String,
+    /// The request that was the reason.
+    number: u32,
+}
+
+impl Parting {
+    fn new(reason: Reason, text: impl Into<String>) -> Self {
+        Self {
+            reason,
+            text: text.into(),
+            number: 0,
+        }
+    }
+
+    /// Whether the program did what no library does.
+    const fn is_violation(&self) -> bool {
+        matches!(self.reason, Reason::BadMessage | Reason::TooManyRequests)
+    }
+}
+
+impl Server {
+    pub(super) fn new(
+        node: Node,
+        listener: Listener,
+        limits: Limits,
+        board: Arc<Board>,
+        wake: Arc<OwnedFd>,
+    ) -> Result<Self, Error> {
+        check_overcommit().map_err(|error| {
+            let error = std::io::Error::new(std::io::ErrorKind::Unsupported, error.to_string());
+            Error::system("segments")(error)
+        })?;
+        let system = |e: rustix::io::Errno| Error::system("epoll of a service")(e.into());
+        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(system)?;
+        let watched = [
+            (listener.as_fd(), LISTENER),
+            (wake.as_fd(), WAKE),
+            (node.event_fd(), EVENTS),
+        ];
+        for (fd, token) in watched {
+            epoll::add(&epoll, fd, EventData::new_u64(token), EventFlags::IN).map_err(system)?;
+        }
+        Ok(Self {
+            node,
+            listener,
+            limits,
+            board,
+            judges: Judges::new(Arc::clone(&wake)),
+            wake,
+            epoll,
+            owners: Owners::default(),
+            clients: BTreeMap::new(),
+            next: FIRST,
+            reaping: VecDeque::new(),
+            buffer: Box::new([0; MAX_MESSAGE]),
+        })
+    }
+
+    /// Serves until the service ends.
+    pub(super) fn run(mut self) {
+        while !self.board.stop.load(Ordering::SeqCst) {
+            let mut ready = [const { MaybeUninit::uninit() }; ROUND];
+            let at_once = Timespec::default();
+            let pause = (!self.reaping.is_empty()).then_some(&at_once);
+            match epoll::wait(&self.epoll, &mut ready[..], pause) {
+                Ok((ready, _)) => {
+                    let ready: Vec<_> = ready.iter().map(|event| event.data.u64()).collect();
+                    for token in ready {
+                        self.heed(token);
+                    }
+                }
+                // A signal, or no memory at the moment.
+                Err(_) => std::thread::yield_now(),
+            }
+            self.reap();
+            self.post();
+        }
+        self.part_with_all();
+    }
+
+    fn heed(&mut self, token: u64) {
+        match token {
+            LISTENER => self.let_in(),
+            WAKE => self.hear_judges(),
+            EVENTS => self.tell_events(),
+            token if token % 2 == ENDED => {
+                let reason = Parting::new(Reason::Asked, "its process has ended");
+                self.part_with(token - ENDED, &reason);
+            }
+            token => self.serve(token),
+        }
+    }
+
+    fn let_in(&mut self) {
+        for _ in 0..ROUND {
+            let Some(socket) = self.listener.accept() else {
+                return;
+            };
+            let Ok(peer) = peer(socket.as_fd()) else {
+                continue;
+            };
+            let of_user = |attached: &&Attached| attached.client.peer.uid == peer.uid;
+            let own = self.clients.values().filter(of_user).count();
+            let admitted = greeting::admit(peer, &self.limits, self.clients.len(), own);
+            let workers = self.node.workers().count();
+            let Ok(client) = Client::new(socket, peer, workers, &self.limits) else {
+                // No descriptor is left for its events.
+                continue;
+            };
+            match admitted {
+                Ok(()) => self.enter(client),
+                // It has asked nothing yet: this answers what it says first.
+                Err(why) => {
+                    client.send(0, &greeting::refused(&why).into());
+                }
+            }
+        }
+    }
+
+    /// Begins to listen to a program.
+    fn enter(&mut self, client: Client) {
+        let token = self.next;
+        self.next += 2;
+        let process = client.peer.pid.and_then(|pid| {
+            let pid = Pid::from_raw(i32::try_from(pid.get()).ok()?)?;
+            pidfd_open(pid, PidfdFlags::empty()).ok()
+        });
+        let watch = |fd, token| {
+            epoll::add(&self.epoll, fd, EventData::new_u64(token), EventFlags::IN).is_ok()
+        };
+        let ended = process.as_ref();
+        if watch(client.socket(), token)
+            && ended.is_none_or(|process| watch(process.as_fd(), token + ENDED))
+        {
+            self.clients.insert(token, Attached { client, process });
+        }
+    }
+
+    /// Answers some requests of a program.
+    fn serve(&mut self, token: u64) {
+        for _ in 0..TURN {
+            let Some(attached) = self.clients.get_mut(&token) else {
+                return;
+            };
+            let client = &mut attached.client;
+            let heard = match hear(client, &mut self.buffer) {
+                Ok(Some(received)) => {
+                    let mut turn = Turn {
+                        node: &self.node,
+                        limits: &self.limits,
+                        owners: &mut self.owners,
+                        judges: &self.judges,
+                        client,
+                        token,
+                    };
+                    turn.attend(&self.buffer[..received.bytes], received.descriptors)
+                }
+                Ok(None) => return,
+                Err(parting) => Err(parting),
+            };
+            if let Err(parting) = heard {
+                return self.part_with(token, &parting);
+            }
+        }
+    }
+
+    /// Attaches programs whose descriptors were judged.
+    fn hear_judges(&mut self) {
+        // Whoever raises it comes after this again.
+        let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
+        while let Some(judged) = self.judges.next() {
+            let token = judged.token;
+            let Some(attached) = self.clients.get_mut(&token) else {
+                continue;
+            };
+            let client = &mut attached.client;
+            let welcome = match judged.memory {
+                Ok(memory) => {
+                    client.memory = Some(memory);
+                    attach(client, judged.number, &self.node, &self.limits)
+                }
+                Err(why) => Err(Parting {
+                    number: judged.number,
+                    ..Parting::new(Reason::BadMessage, why)
+                }),
+            };
+            if let Err(parting) = welcome {
+                self.part_with(token, &parting);
+            }
+        }
+    }
+
+    /// Hands events to the programs that they are for.
+    fn tell_events(&mut self) {
+        for _ in 0..ROUND {
+            let Some(event) = self.node.poll_event() else {
+                return;
+            };
+            match self.owners.addressee(&event) {
+                Addressee::One((token, object), kind) => {
+                    if let Some(attached) = self.clients.get(&token) {
+                        attached.client.events.tell(kind, Some(object));
+                    }
+                }
+                Addressee::All(kind) => {
+                    for attached in self.clients.values() {
+                        attached.client.events.tell(kind, None);
+                    }
+                }
+                Addressee::Nobody => {}
+            }
+        }
+    }
+
+    /// Parts with a program: says why, and leaves what it has to the reaper.
+    fn part_with(&mut self, token: u64, parting: &Parting) {
+        let Some(attached) = self.clients.remove(&token) else {
+            return;
+        };
+        let Attached { client, process } = attached;
+        let (reason, text) = (parting.reason, Text::clipped(&parting.text));
+        let last: Answer = match client.stage {
+            Stage::Attached => Detached { reason, text }.into(),
+            Stage::Silent | Stage::Judged => Refused { reason, text }.into(),
+        };
+        client.send(parting.number, &last.into());
+        let _ = epoll::delete(&self.epoll, client.socket());
+        if let Some(process) = process {
+            let _ = epoll::delete(&self.epoll, &process);
+        }
+        if parting.is_violation() {
+            self.board.violations.fetch_add(1, Ordering::Relaxed);
+        }
+        log::parted(&client.status(), &parting.text, parting.is_violation());
+        self.reaping
+            .push_back(Reaper::new(&self.node.shared, client.belongings));
+    }
+
+    fn part_with_all(mut self) {
+        let tokens: Vec<_> = self.clients.keys().copied().collect();
+        for token in tokens {
+            self.part_with(token, &Parting::new(Reason::Ending, "it has ended"));
+        }
+        while !self.reaping.is_empty() {
+            self.reap();
+        }
+    }
+
+    /// A step for what is left of one program.
+    fn reap(&mut self) {
+        if let Some(mut reaper) = self.reaping.pop_front()
+            && reaper.step(&mut self.owners)
+        {
+            self.reaping.push_back(reaper);
+        }
+    }
+
+    /// Says who is attached.
+    fn post(&self) {
+        let clients = self.clients.values();
+        let attached = clients.filter(|attached| attached.client.stage == Stage::Attached);
+        let all = attached.map(|attached| attached.client.status());
+        *self.board.clients() = all.collect();
+    }
+}
+
+/// What the answers to one program need.
+struct Turn<'a> {
+    node: &'a Node,
+    limits: &'a Limits,
+    owners: &'a mut Owners,
+    judges: &'a Judges,
+    client: &'a mut Client,
+    token: u64,
+}
+
+impl Turn<'_> {
+    /// Answers a message.
+    fn attend(
+        &mut self,
+        message: &[u8],
+        descriptors: [Option<OwnedFd>; MAX_DESCRIPTORS],
+    ) -> Result<(), Parting> {
+        let [first, second] = descriptors;
+        close(&self.client.closer, second)?;
+        let (number, request) = match Request::parse(message) {
+            Ok(parsed) => parsed,
+            Err(error) => {
+                close(&self.client.closer, first)?;
+                return Err(Parting::new(Reason::BadMessage, error.to_string()));
+            }
+        };
+        let attended = match (&self.client.stage, request) {
+            (Stage::Silent, Request::Hello(hello)) => self.greet(number, &hello, first),
+            (stage, request) => {
+                let is_attached = *stage == Stage::Attached;
+                close(&self.client.closer, first)?;
+                match is_attached {
+                    true => self.answer(number, &request),
+                    false => Err(Parting::new(Reason::BadMessage, "it was not let in yet")),
+                }
+            }
+        };
+        attended.map_err(|parting| Parting { number, ..parting })
+    }
+
+    fn greet(
+        &mut self,
+        number: u32,
+        hello: &Hello,
+        memory: Option<OwnedFd>,
+    ) -> Result<(), Parting> {
+        self.client.name = hello.name.as_str().to_owned();
+        let turned_away = |(reason, text): TurnedAway| Parting::new(reason, text);
+        if let Err(why) = greeting::understand(hello) {
+            close(&self.client.closer, memory)?;
+            return Err(turned_away(why));
+        }
+        match memory {
+            None => attach(self.client, number, self.node, self.limits),
+            Some(memory) => {
+                let name = (self.token, number);
+                let judged = self.judges.judge(self.client, name, memory);
+                judged.map_err(turned_away)
+            }
+        }
+    }
+
+    fn answer(&mut self, number: u32, request: &Request) -> Result<(), Parting> {
+        if let Request::Detach(_) = request {
+            return Err(Parting::new(Reason::Asked, "it asked for it"));
+        }
+        let mut desk = Desk {
+            node: self.node,
+            limits: self.limits,
+            owners: self.owners,
+            client: self.client,
+            token: self.token,
+        };
+        let answer = desk.answer(request);
+        let answer = answer.ok_or_else(|| {
+            Parting::new(Reason::BadMessage, "it is attached already")
+        })?;
+        let reply = answer.unwrap_or_else(|refusal| refusal.to_answer().into());
+        deliver(self.client, number, &reply)
+    }
+}
+
+/// Lets a program in.
+fn attach(client: &mut Client, number: u32, node: &Node, limits: &Limits) -> Result<(), Parting> {
+    client.stage = Stage::Attached;
+    log::attached(&client.status());
+    deliver(client, number, &greeting::welcome(node, limits).into())
+}
+
+/// Sends an answer.
+fn deliver(client: &Client, number: u32, reply: &Reply) -> Result<(), Parting> {
+    match client.send(number, reply) {
+        true => Ok(()),
+        false => Err(Parting::new(
+            Reason::TooManyRequests,
+            "it does not read its answers",
+        )),
+    }
+}
+
+/// The next message of a program, if there is one.
+fn hear(
+    client: &Client,
+    buffer: &mut [u8; MAX_MESSAGE],
+) -> Result<Option<Received>, Parting> {
+    match try_recv_with_fds(client.socket(), buffer) {
+        Ok(Some(received)) => Ok(Some(received)),
+        Ok(None) => Err(Parting::new(Reason::Asked, "it closed its end")),
+        Err(SocketError::System(error)) => match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::OutOfMemory => Ok(None),
+            _ => Err(Parting::new(Reason::Asked, error.to_string())),
+        },
+        Err(error) => Err(Parting::new(Reason::BadMessage, error.to_string())),
+    }
+}
+
+/// Has a descriptor closed that nobody wants.
+fn close(closer: &Closer, descriptor: Option<OwnedFd>) -> Result<(), Parting> {
+    let left = descriptor.and_then(|descriptor| closer.try_close(descriptor).err());
+    match left {
+        None => Ok(()),
+        Some(left) => {
+            // The thread that closes it is one too many, and the program is gone.
+            drop(left);
+            let text = "it sends descriptors faster than they can be closed";
+            Err(Parting::new(Reason::BadMessage, text))
+        }
+    }
+}
