@@ -39,6 +39,11 @@ impl Node {
     /// # Panics
     /// There is no such worker.
     pub fn poll_worker(&self, worker: u8) -> Result<bool, Error> {
+        if self.shared.client().is_some() {
+            // Its service drives it.
+            self.shared.life.check()?;
+            return Ok(false);
+        }
         let handle = self.shared.handle(worker);
         // The descriptors of a child are its parent's.
         if self.is_inline() && !self.shared.life.is_forked() {
@@ -199,7 +204,8 @@ impl Node {
     /// # Panics
     /// There is no such worker.
     pub fn worker_timeout(&self, worker: u8) -> Option<Instant> {
-        self.shared.handle(worker).core().ok()?.next_timeout()
+        let handle = self.shared.handles().get(usize::from(worker))?;
+        handle.core().ok()?.next_timeout()
     }
 
     /// Whether an inline node has something to do right now, apart from packets that come in.
@@ -215,6 +221,7 @@ impl Node {
     /// # Panics
     /// There is no such worker.
     pub fn is_worker_busy(&self, worker: u8) -> bool {
-        self.shared.handle(worker).is_busy().unwrap_or(false)
+        let handle = self.shared.handles().get(usize::from(worker));
+        handle.is_some_and(|handle| handle.is_busy().unwrap_or(false))
     }
 }

@@ -11,8 +11,9 @@ pub mod host;
 pub mod stranger;
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+use trunkline::service::{Limits, Service};
 use trunkline::{
     Access, AhAttributes, Attributes, Builder, Completion, Connection, ConnectionOptions,
     ConnectionState, Cq, Drive, Gid, Mr, Node, Pd, Qp, QpModify, QpOptions, QpType, RecvWr,
@@ -50,6 +51,19 @@ pub fn wait_for(cq: &Cq) -> Completion {
     }
 }
 
+/// Whether the tests of this program are those of nodes that services carry.
+pub const SERVED: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), [.., b'_', b's', b'e', b'r', b'v', b'e', b'd']);
+
+/// A service with a node of that kind, and where programs attach to it.
+pub fn service(builder: Builder) -> (Service, String) {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let node = builder.drive(Drive::Threaded).build().unwrap();
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let path = format!("@trunkline-test/{}/{number}", std::process::id());
+    let service = Service::start(node, &path, &Limits::default()).unwrap();
+    (service, path)
+}
+
 /// A node with what a program usually has of it.
 pub struct End {
     pub node: Node,
@@ -60,8 +74,16 @@ pub struct End {
 }
 
 impl End {
+    /// With a node of that kind, or attached to a service that has one.
     pub fn new(builder: Builder) -> Self {
-        Self::of(builder.build().unwrap())
+        if !SERVED {
+            return Self::of(builder.build().unwrap());
+        }
+        let service = service(builder);
+        let end = Self::of(Node::attach(&service.1).unwrap());
+        // It ends with the test program.
+        std::mem::forget(service);
+        end
     }
 
     pub fn of(node: Node) -> Self {
