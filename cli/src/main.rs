@@ -10,6 +10,7 @@ mod metrics;
 mod output;
 mod progress;
 mod range;
+mod serve;
 mod taken;
 mod usage;
 mod watch;
@@ -43,6 +44,8 @@ enum Command {
     Bench(bench::BenchArgs),
     /// Look at the connection management of a running node.
     Cm(watch::CmArgs),
+    /// Carry the QPs of other programs of this host, which share the connections to each peer.
+    Serve(serve::ServeArgs),
     /// Print the RoCEv2, CM and Trunkline packets of a capture (pcap or pcapng).
     Decode(decode::DecodeArgs),
 }
@@ -64,6 +67,7 @@ fn run(cli: &Cli) -> Result<()> {
         Command::Demo(args) => demo::run(args, &interrupt),
         Command::Bench(args) => bench::run(args, &interrupt),
         Command::Cm(args) => watch::run(args, &interrupt),
+        Command::Serve(args) => serve::run(args, &interrupt),
         Command::Decode(args) => decode::run(args, &interrupt),
     }
 }

@@ -71,6 +71,9 @@ impl Node {
     /// The node does not work any more.
     pub fn wait(&self, timeout: Duration) -> Result<(), Error> {
         self.shared.life.check()?;
+        if let Some(client) = self.shared.client() {
+            return sleep::wait_for(&self.shared, client.event_fd(), timeout);
+        }
         let handles = self.shared.all_handles();
         if self.is_inline() {
             sleep::wait_inline(&handles, None, timeout)

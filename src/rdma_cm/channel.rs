@@ -167,8 +167,9 @@ impl Node {
     /// Creates an event channel.
     ///
     /// # Errors
-    /// The operating system has no descriptor left.
+    /// The operating system has no descriptor left; a service carries the node.
     pub fn create_event_channel(&self) -> Result<EventChannel, Error> {
+        self.shared.inside("RDMA-CM")?;
         let queue = Arc::new(EventQueue::new("eventfd of an event channel", usize::MAX)?);
         self.shared.life.tell_end_to(&queue);
         Ok(EventChannel(Arc::new(Channel {

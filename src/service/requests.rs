@@ -115,13 +115,14 @@ impl Desk<'_> {
     fn query_device(&self) -> Answered {
         let device = self.node.device_attributes()?;
         let limits = self.limits;
+        let max_qp = device.max_qp.min(limits.qps);
         Ok(DeviceQueried {
             fw_ver: Text::clipped(device.fw_ver),
             node_guid: device.node_guid,
             gid: self.node.gid(),
             max_mr_size: device.max_mr_size.min(limits.registered_bytes),
             page_size_cap: device.page_size_cap,
-            max_qp: device.max_qp.min(limits.qps),
+            max_qp,
             max_qp_wr: device.max_qp_wr,
             max_sge: device.max_sge,
             max_inline: device.max_inline,
@@ -131,7 +132,7 @@ impl Desk<'_> {
             max_pd: device.max_pd.min(limits.mrs),
             max_qp_rd_atom: device.max_qp_rd_atom,
             max_qp_init_rd_atom: device.max_qp_init_rd_atom,
-            max_res_rd_atom: device.max_res_rd_atom,
+            max_res_rd_atom: u64::from(max_qp) * u64::from(device.max_qp_rd_atom),
             atomic_cap: device.atomic_cap as u8,
             max_srq: device.max_srq.min(limits.cqs),
             max_srq_wr: device.max_srq_wr,

@@ -97,6 +97,7 @@ impl Connection {
         options: &ConnectionOptions,
     ) -> Result<Self, Error> {
         node.life.check()?;
+        node.inside("connections that the program opens")?;
         let local = options.local.map_or(0, Qpn::get);
         let worker = node.workers.owner(local);
         options.check(node.handle(worker).core()?.engine.source_ports())?;
@@ -118,8 +119,8 @@ impl Connection {
 
     pub(crate) fn of_peer(node: &Arc<Shared>, peer: IpAddr) -> Vec<Self> {
         let mut found = Vec::new();
-        for worker in 0..node.workers.count() {
-            let Ok(core) = node.handle(worker).core() else {
+        for (worker, handle) in (0..).zip(node.handles()) {
+            let Ok(core) = handle.core() else {
                 continue;
             };
             let ids = core.engine.connections_to(peer.into());

@@ -301,11 +301,15 @@ impl Qp {
 
     /// Its state.
     pub fn state(&self) -> QpState {
-        let shown = match self.0.served {
-            Some(_) => self.0.queues.shown_state(),
-            None => None,
+        let Some((client, served)) = self.service() else {
+            return self.0.queues.state();
         };
-        shown.unwrap_or_else(|| self.0.queues.state())
+        // A ring shows it. Where the service is gone there is nothing that it could be but this.
+        let shown = self.0.queues.shown_state();
+        shown.unwrap_or_else(|| {
+            let asked = client.query_qp(served);
+            asked.map_or(QpState::Error, |(state, _)| state)
+        })
     }
 
     /// Returns its state, its attributes and what it was made with (`ibv_query_qp(3)`). The sizes
@@ -593,6 +597,7 @@ impl Qp {
     /// # Errors
     /// No such route.
     pub fn close_route(&self, route: u32) -> Result<(), Error> {
+        self.node().inside("routes")?;
         let close = |core: &mut Core, _| core.engine.close_route(self.qpn(), route);
         Ok(self.handle().act(close)??)
     }
@@ -618,6 +623,9 @@ impl Qp {
 
     /// All there is to know of its state, as text for people who look for a fault.
     pub fn describe(&self) -> String {
+        if self.service().is_some() {
+            return format!("{self:?}, of a service");
+        }
         match self.handle().core() {
             Ok(core) => core.engine.describe_qp(self.qpn()),
             Err(down) => down.to_string(),
@@ -627,6 +635,7 @@ impl Qp {
     /// Index, among those of its worker, of the connection it is bound to at the moment, read from
     /// the mapping without locks.
     pub fn connection(&self) -> Option<u32> {
+        self.node().inside("mapping").ok()?;
         self.handle()
             .mapping
             .get(self.0.queues.index)

@@ -11,7 +11,7 @@ pub mod host;
 pub mod stranger;
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use trunkline::service::{Limits, Service};
 use trunkline::{
@@ -54,6 +54,22 @@ pub fn wait_for(cq: &Cq) -> Completion {
 /// Whether the tests of this program are those of nodes that services carry.
 pub const SERVED: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), [.., b'_', b's', b'e', b'r', b'v', b'e', b'd']);
 
+/// Ends a test that looks at what only a node inside the program shows, where a service carries it.
+#[macro_export]
+macro_rules! not_served {
+    ($why:literal) => {
+        if $crate::common::SERVED {
+            eprintln!("not for nodes that a service carries: {}", $why);
+            return;
+        }
+    };
+}
+
+/// Whether a QP is bound to a connection, as far as its program can know.
+pub fn is_bound(qp: &Qp) -> bool {
+    SERVED || qp.connection().is_some()
+}
+
 /// A service with a node of that kind, and where programs attach to it.
 pub fn service(builder: Builder) -> (Service, String) {
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -67,6 +83,10 @@ pub fn service(builder: Builder) -> (Service, String) {
 /// A node with what a program usually has of it.
 pub struct End {
     pub node: Node,
+    /// The node that carries its packets: the same, or that of a service.
+    pub carrier: Node,
+    /// Requests whose completion a test has waited for.
+    pub awaited: AtomicU64,
     pub pd: Pd,
     pub send_cq: Cq,
     pub recv_cq: Cq,
@@ -79,11 +99,14 @@ impl End {
         if !SERVED {
             return Self::of(builder.build().unwrap());
         }
-        let service = service(builder);
-        let end = Self::of(Node::attach(&service.1).unwrap());
+        let (service, path) = service(builder);
+        let carrier = service.node().clone();
         // It ends with the test program.
         std::mem::forget(service);
-        end
+        Self {
+            carrier,
+            ..Self::of(Node::attach(path).unwrap())
+        }
     }
 
     pub fn of(node: Node) -> Self {
@@ -91,6 +114,8 @@ impl End {
         let (send_cq, recv_cq) = (node.create_cq(4096).unwrap(), node.create_cq(4096).unwrap());
         let mr = pd.register(REGION, Access::ALL).unwrap();
         Self {
+            carrier: node.clone(),
+            awaited: AtomicU64::new(0),
             node,
             pd,
             send_cq,

@@ -142,7 +142,7 @@ fn packets_of_shared_connections_leave_flow_label_and_hop_limit_to_the_system() 
     let (pair, paths) = pair(true);
     let attributes = send(&pair, QpType::Rc);
     assert_eq!(attributes.flow_label, chosen().flow_label, "it is kept");
-    assert!(pair.a.node.connection_count() > 0);
+    assert!(pair.a.carrier.connection_count() > 0);
     for path in paths.iter().flat_map(|paths| paths.lock().unwrap().clone()) {
         assert_eq!(path.ip, IpFields::DEFAULT);
     }

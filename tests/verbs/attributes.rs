@@ -218,7 +218,7 @@ fn terms_wait_until_the_send_queue_is_drained() {
     let (qa, qb) = pair.qps();
     // Nobody is ready for it.
     pair.a.post(&qa, 1, SendOp::Send, 0, 64);
-    pair.until("the pause", || pair.a.node.counters().rnr_received > 0);
+    pair.until("the pause", || pair.a.carrier.counters().rnr_received > 0);
     qa.modify(&QpModify::Drain).unwrap();
     let change = QpModify::Change(terms()[0].1);
     let error = verbs_error(qa.modify(&change).unwrap_err());

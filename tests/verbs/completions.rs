@@ -37,12 +37,11 @@ pub(super) fn write(pair: &Pair, qp: &Qp, wr_id: u64) {
     pair.a.post(qp, wr_id, op, 0, 64);
 }
 
-/// Drives both nodes until so many requests of `a` have completed.
+/// Drives both nodes until so many requests of `a` more have completed than when it was called
+/// last.
 pub(super) fn complete(pair: &Pair, count: u64) {
-    let before = pair.a.node.counters().completed;
-    pair.until("completions", || {
-        pair.a.node.counters().completed >= before + count
-    });
+    let all = pair.a.awaited.fetch_add(count, Ordering::Relaxed) + count;
+    pair.until("completions", || pair.a.carrier.counters().completed >= all);
 }
 
 pub(super) fn drain(cq: &Cq) -> Vec<Completion> {

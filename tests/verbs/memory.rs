@@ -100,6 +100,7 @@ fn a_region_is_registered_anew_under_its_keys() {
 
 #[test]
 fn a_write_under_way_does_not_go_on_where_the_region_allows_it_no_more() {
+    crate::not_served!("it stops the node in the middle of a message");
     let pair = Pair::new();
     let (qa, _qb) = pair.qps();
     let length = 2 << 20;

@@ -49,6 +49,7 @@ fn queues_of_another_node_are_refused_and_can_be_dropped() {
 
 #[test]
 fn connections_of_another_node_are_refused() {
+    crate::not_served!("the program opens connections");
     let pair = Pair::new();
     let nodes = [&pair.a.node, &pair.b.node];
     let options = ConnectionOptions::default();
@@ -82,6 +83,7 @@ fn an_element_of_four_gigabytes_is_refused_and_not_taken_for_an_empty_one() {
 
 #[test]
 fn options_of_a_connection_are_checked() {
+    crate::not_served!("the program opens connections");
     let pair = Pair::new();
     let usual = ConnectionOptions::default();
     let wrong = [
@@ -121,6 +123,7 @@ fn options_of_a_connection_are_checked() {
 
 #[test]
 fn counts_of_a_connection_go_on_while_it_rests() {
+    crate::not_served!("the program opens connections");
     let pair = Pair::new();
     let nodes = [&pair.a.node, &pair.b.node];
     let own = open(&nodes, &pair.a, &pair.b, &ConnectionOptions::default());
@@ -199,6 +202,7 @@ fn a_link_that_is_down_is_named() {
 
 #[test]
 fn no_route_and_no_answer_are_told_apart() {
+    crate::not_served!("the program opens connections");
     let pair = Pair::new();
     let nodes = [&pair.a.node, &pair.b.node];
     let why = |peer: &str| {

@@ -311,7 +311,7 @@ fn a_draining_qp_finishes_says_so_and_goes_on_later() {
     let (qa, _qb) = pair.qps();
     let write = SendOp::Write(pair.b.mr.remote(TARGET));
     pair.a.post(&qa, 1, write, 0, 1 << 20);
-    pair.until("the first packets", || pair.a.node.counters().sent > 20);
+    pair.until("the first packets", || pair.a.carrier.counters().sent > 20);
     qa.modify(&QpModify::Drain).unwrap();
     pair.a.post(&qa, 2, write, 0, 64);
     assert_eq!(
@@ -449,6 +449,6 @@ fn nothing_is_held_for_qps_that_are_gone() {
         }
     }
     let empty = trunkline_qpmap::LiveObjects::default();
-    pair.until("node a to be empty", || pair.a.node.live_objects() == empty);
-    pair.until("node b to be empty", || pair.b.node.live_objects() == empty);
+    pair.until("node a to be empty", || pair.a.carrier.live_objects() == empty);
+    pair.until("node b to be empty", || pair.b.carrier.live_objects() == empty);
 }

@@ -120,11 +120,12 @@ fn threads_post_and_poll_on_one_node_at_once() {
             scope.spawn(move || one_thread(thread));
         }
     });
-    assert_eq!(b.node.counters().executed, THREADS * MESSAGES);
+    assert_eq!(b.carrier.counters().executed, THREADS * MESSAGES);
 }
 
 #[test]
 fn a_node_stops_when_its_last_handle_goes() {
+    crate::not_served!("its node ends with the service");
     let at = address();
     for round in 0..5 {
         let end = End::new(Node::builder().address(at));
@@ -135,6 +136,7 @@ fn a_node_stops_when_its_last_handle_goes() {
             send_cq,
             recv_cq,
             mr,
+            ..
         } = end;
         drop((node, pd, send_cq, recv_cq));
         assert_eq!(

@@ -1,0 +1,227 @@
+//! What a service is started with: options of the command line, those of a file, and defaults.
+
+use crate::range::Range;
+use crate::usage::wrong;
+use anyhow::{Context, Result};
+use clap::Args;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+use trunkline::service::Limits;
+
+/// Where programs find a service that was not told another place: a name without a file, which
+/// belongs to the network namespace as the address does.
+const SOCKET: &str = "@trunkline";
+
+const WORKERS: Range<u64> = Range::new(1, 64);
+const CONNECTIONS: Range<u64> = Range::new(1, 254);
+const QPS: Range<u64> = Range::new(1, 1 << 18);
+const COUNT: Range<u64> = Range::new(1, 1 << 20);
+const BYTES: Range<u64> = Range::new(1 << 16, 1 << 48);
+
+/// The options, of the command line or of a file.
+#[derive(Args, Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub(super) struct Flags {
+    /// Address of the node [default: 127.0.0.1].
+    #[arg(long)]
+    address: Option<IpAddr>,
+    /// Socket at which programs attach; one that begins with @ is a name without a file
+    /// [default: @trunkline].
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Threads that carry packets [default: 1].
+    #[arg(long, value_parser = WORKERS.count::<u8>(), allow_negative_numbers = true)]
+    workers: Option<u8>,
+    /// Most shared connections to each peer [default: 4].
+    #[arg(long, value_parser = CONNECTIONS.count::<u32>(), allow_negative_numbers = true)]
+    connections: Option<u32>,
+    /// Let in programs of this user only, by number; may be repeated [default: all users].
+    #[arg(long = "user", value_name = "UID")]
+    user: Vec<u32>,
+    /// Most programs [default: 1024].
+    #[arg(long, value_parser = COUNT.count::<u32>(), allow_negative_numbers = true)]
+    programs: Option<u32>,
+    /// Most programs of one user [default: 512].
+    #[arg(long, value_parser = COUNT.count::<u32>(), allow_negative_numbers = true)]
+    programs_per_user: Option<u32>,
+    /// Most QPs of a program [default: 65536].
+    #[arg(long, value_parser = QPS.count::<u32>(), allow_negative_numbers = true)]
+    qps: Option<u32>,
+    /// Most CQs of a program, and SRQs [default: 4096].
+    #[arg(long, value_parser = COUNT.count::<u32>(), allow_negative_numbers = true)]
+    cqs: Option<u32>,
+    /// Most memory regions of a program, windows and protection domains [default: 65536].
+    #[arg(long, value_parser = COUNT.count::<u32>(), allow_negative_numbers = true)]
+    mrs: Option<u32>,
+    /// Most bytes that a program shares with the service [default: 1G].
+    #[arg(long, value_name = "BYTES", value_parser = BYTES.bytes(), allow_negative_numbers = true)]
+    #[serde(deserialize_with = "bytes")]
+    segment_bytes: Option<u64>,
+    /// Most bytes of other memory that a program registers [default: 1024G].
+    #[arg(long, value_name = "BYTES", value_parser = BYTES.bytes(), allow_negative_numbers = true)]
+    #[serde(deserialize_with = "bytes")]
+    registered_bytes: Option<u64>,
+}
+
+/// How a file may say a number of bytes.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Spelled {
+    Number(u64),
+    Text(String),
+}
+
+/// Bytes as the command line takes them: a number, or a text with a suffix.
+fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    let text = match Spelled::deserialize(from)? {
+        Spelled::Number(bytes) => bytes.to_string(),
+        Spelled::Text(text) => text,
+    };
+    BYTES.bytes()(&text).map(Some).map_err(Error::custom)
+}
+
+/// What a service is started with.
+#[derive(Debug, Eq, PartialEq)]
+pub(super) struct Settings {
+    pub(super) address: IpAddr,
+    pub(super) socket: PathBuf,
+    pub(super) workers: u8,
+    pub(super) connections: u32,
+    pub(super) limits: Limits,
+}
+
+impl Settings {
+    /// Options of the command line go before those of the file, and these before defaults.
+    ///
+    /// # Errors
+    /// The file cannot be read, or says what no option takes.
+    pub(super) fn of(file: Option<&Path>, flags: &Flags) -> Result<Self> {
+        let file = match file {
+            Some(path) => read(path)?,
+            None => Flags::default(),
+        };
+        let mut limits = Limits::default();
+        for (limit, flag, of_file) in [
+            (&mut limits.clients, flags.programs, file.programs),
+            (
+                &mut limits.clients_per_user,
+                flags.programs_per_user,
+                file.programs_per_user,
+            ),
+            (&mut limits.qps, flags.qps, file.qps),
+            (&mut limits.cqs, flags.cqs, file.cqs),
+            (&mut limits.mrs, flags.mrs, file.mrs),
+        ] {
+            *limit = flag.or(of_file).unwrap_or(*limit);
+        }
+        for (limit, flag, of_file) in [
+            (
+                &mut limits.segment_bytes,
+                flags.segment_bytes,
+                file.segment_bytes,
+            ),
+            (
+                &mut limits.registered_bytes,
+                flags.registered_bytes,
+                file.registered_bytes,
+            ),
+        ] {
+            *limit = flag.or(of_file).unwrap_or(*limit);
+        }
+        limits.users = match flags.user.is_empty() {
+            true => file.user,
+            false => flags.user.clone(),
+        };
+        let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        Ok(Self {
+            address: flags.address.or(file.address).unwrap_or(localhost),
+            socket: (flags.socket.clone().or(file.socket)).unwrap_or_else(|| SOCKET.into()),
+            workers: flags.workers.or(file.workers).unwrap_or(1),
+            connections: flags.connections.or(file.connections).unwrap_or(4),
+            limits,
+        })
+    }
+}
+
+fn read(path: &Path) -> Result<Flags> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("cannot read {}", path.display()))?;
+    let flags: Flags = toml::from_str(&text).map_err(|error| {
+        let text = error.to_string();
+        wrong(format!("{}: {}", path.display(), text.trim_end()))
+    })?;
+    flags.check(path)?;
+    Ok(flags)
+}
+
+impl Flags {
+    /// Checks what the command line checks by itself.
+    fn check(&self, path: &Path) -> Result<()> {
+        let ranges = [
+            ("workers", self.workers.map(u64::from), WORKERS),
+            ("connections", self.connections.map(u64::from), CONNECTIONS),
+            ("programs", self.programs.map(u64::from), COUNT),
+            (
+                "programs-per-user",
+                self.programs_per_user.map(u64::from),
+                COUNT,
+            ),
+            ("qps", self.qps.map(u64::from), QPS),
+            ("cqs", self.cqs.map(u64::from), COUNT),
+            ("mrs", self.mrs.map(u64::from), COUNT),
+        ];
+        for (what, value, range) in ranges {
+            if let Some(Err(why)) = value.map(|value| range.check(value)) {
+                return Err(wrong(format!("{}: {what}: {why}", path.display())));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests {
+    use super::*;
+
+    fn file(text: &str) -> PathBuf {
+        let name = format!("trunkline-serve-{}-{}", std::process::id(), text.len());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    #[test]
+    fn the_command_line_goes_before_the_file_and_the_file_before_defaults() {
+        let path = file("address = \"10.0.0.1\"\nqps = 7\nsegment-bytes = \"2M\"\nregistered-bytes = 70000\nuser = [3]\n");
+        let flags = Flags {
+            qps: Some(9),
+            ..Flags::default()
+        };
+        let settings = Settings::of(Some(&path), &flags).unwrap();
+        std::fs::remove_file(path).unwrap();
+        assert_eq!(settings.address, IpAddr::from([10, 0, 0, 1]));
+        assert_eq!((settings.limits.qps, settings.limits.segment_bytes), (9, 2 << 20));
+        assert_eq!((settings.limits.users, settings.workers), (vec![3], 1));
+        assert_eq!(settings.socket, PathBuf::from(SOCKET));
+    }
+
+    #[test]
+    fn what_is_wrong_in_a_file_is_named() {
+        for (text, named) in [
+            ("qsp = 7\n", "qsp"),
+            ("qps = 0\n", "qps: 0 is not in"),
+            ("workers = 65\n", "workers: 65"),
+            ("address = \"here\"\n", "address"),
+            ("segment-bytes = \"1X\"\n", "segment-bytes"),
+        ] {
+            let path = file(text);
+            let error = Settings::of(Some(&path), &Flags::default()).unwrap_err();
+            std::fs::remove_file(path).unwrap();
+            let error = format!("{error:#}");
+            assert!(error.contains(named), "{error}");
+        }
+    }
+}
