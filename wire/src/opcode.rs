@@ -367,8 +367,8 @@ opcodes! {
     SRC_ACK = 0xcd, Acknowledge, [SrcExt] payload;
     /// Shared connection: [its end](crate::Close); takes no packet number.
     SRC_CLOSE = 0xce, Close, [SrcExt] payload;
-    /// Shared connection: keep-alive.
-    SRC_PING = 0xcf, Ping, [SrcExt];
+    /// Shared connection: keep-alive; with padding it asks whether the path carries so much.
+    SRC_PING = 0xcf, Ping, [SrcExt] payload;
     /// Shared connection: [records](crate::Record) that share a packet.
     SRC_PACKED = 0xd0, Packed, [SrcExt] payload;
 }

@@ -308,6 +308,23 @@ mod tests {
     }
 
     #[test]
+    fn a_ping_may_be_padded_and_a_void_has_no_payload() {
+        for (opcode, fits) in [(Opcode::SRC_PING, true), (Opcode::SRC_VOID, false)] {
+            let packet = Packet {
+                bth: Bth {
+                    opcode,
+                    ..Bth::default()
+                },
+                ext: Some(SrcExt::default()),
+                payload: b"abc",
+                ..Packet::default()
+            };
+            let bytes = emitted(&packet);
+            assert_eq!(parse_datagram(&bytes).is_ok(), fits, "{opcode}");
+        }
+    }
+
+    #[test]
     fn a_header_checksum_is_compared_with_the_headers() {
         let localhost = core::net::Ipv4Addr::LOCALHOST.into();
         let seed = IcrcSeed::new(&crate::Path {
