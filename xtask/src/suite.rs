@@ -218,21 +218,22 @@ fn quietly(command: Command, setting: &Setting) -> Result<Outcome> {
 /// ones.
 fn tests(setting: &Setting) -> Result<Outcome> {
     const CAPTURES: &str = "TRUNKLINE_CAPTURES";
+    const TSHARK: &str = "TRUNKLINE_TSHARK";
     let mut command = cargo::cargo(&["test", "--workspace", "--no-fail-fast"]);
     // An area of its own.
     command.args(["--exclude", fuzz::REPLAY]);
     let beside = cargo::root().join("../shared/captures").is_dir();
-    let without = !beside && std::env::var_os(CAPTURES).is_none();
-    if without {
+    let mut notes = Vec::new();
+    if !beside && std::env::var_os(CAPTURES).is_none() {
         command.env(CAPTURES, "none");
+        notes.push("but for ../shared/captures, which is not there");
+    }
+    if !cargo::works("tshark", &["--version"]) && std::env::var_os(TSHARK).is_none() {
+        command.env(TSHARK, "none");
+        notes.push("but for the Wireshark dissector, as there is no tshark");
     }
     cargo::run(command, Some(setting.limit))?;
-    let note = if without {
-        "but for ../shared/captures, which is not there"
-    } else {
-        ""
-    };
-    Ok(Outcome::Passed(note.to_owned()))
+    Ok(Outcome::Passed(notes.join("; ")))
 }
 
 fn deny(setting: &Setting) -> Result<Outcome> {

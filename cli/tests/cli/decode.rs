@@ -296,8 +296,8 @@ fn end(node: Node) -> End {
     }
 }
 
-#[test]
-fn traffic_between_our_own_nodes_is_told_down_to_its_answers() {
+/// A capture of what two nodes say to each other from their handshake to their end.
+pub(crate) fn own_traffic() -> Vec<u8> {
     let (here, there) = MemoryPort::pair(MemoryConfig::default());
     let file = Shared::default();
     let captured = Capture::new(here, file.clone()).unwrap();
@@ -332,7 +332,13 @@ fn traffic_between_our_own_nodes_is_told_down_to_its_answers() {
         assert!(began.elapsed() < PATIENCE, "{done} of 4 requests are done");
     }
     drop((a, b, client, server));
-    let file = Scratch::new("own.pcapng", &file.0.lock().unwrap());
+    let capture = file.0.lock().unwrap();
+    capture.clone()
+}
+
+#[test]
+fn traffic_between_our_own_nodes_is_told_down_to_its_answers() {
+    let file = Scratch::new("own.pcapng", &own_traffic());
     let counts = summary(file.path());
     let of = |key: &str| number(&counts[key]);
     assert_eq!(

@@ -9,6 +9,7 @@ mod damage;
 mod decode;
 mod demo;
 mod endings;
+mod forged;
 mod formats;
 mod interrupt;
 mod metrics;
@@ -16,8 +17,10 @@ mod metrics;
 mod names;
 mod output;
 mod serving;
+mod told;
 mod usage;
 mod watch;
+mod wireshark;
 
 use signal_hook::SigId;
 use signal_hook::consts::SIGINT;
