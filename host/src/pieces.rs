@@ -67,7 +67,10 @@ pub enum PieceError {
 
 /// Gives pieces to one client.
 ///
-/// When it is dropped the segments stay mapped for as long as there are pieces of them.
+/// When it is dropped the segments stay mapped for as long as there are pieces of them. Who drops
+/// the last of both frees all their pages at once, which takes long where they are many. So a
+/// service keeps it until nothing is [used](Self::used) and nothing is left to
+/// [reclaim](Self::reclaim).
 #[derive(Debug)]
 pub struct Pieces(Arc<Mutex<State>>);
 
@@ -184,6 +187,13 @@ impl Pieces {
         };
         // Where the system does not take the pages they stay, and are zeroed when they are used.
         owned.reclaim().is_ok() && (owned.is_idle() || idle.next().is_some())
+    }
+
+    /// Bytes of all pieces that there are.
+    pub fn used(&self) -> u64 {
+        let state = self.state();
+        let lines = state.owned.iter().map(|owned| u64::from(owned.used));
+        lines.sum::<u64>() * LINE
     }
 
     /// Bytes of all segments of the client: what counts against its quota.

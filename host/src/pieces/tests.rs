@@ -147,7 +147,9 @@ fn a_segment_without_pieces_takes_no_memory() {
     let blocks = || fstat(&segment.file).unwrap().st_blocks;
     held.iter().for_each(|piece| fill(piece, 1));
     assert!(blocks() > 0);
+    assert_eq!(pieces.used(), (64 + 640 + 4096) * 8);
     drop(held);
+    assert_eq!(pieces.used(), 0);
     while pieces.reclaim() {}
     assert_eq!(blocks(), 0);
     let again = pieces.allocate(4096).unwrap();
