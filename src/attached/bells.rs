@@ -2,9 +2,10 @@
 
 use super::Client;
 use crate::error::Error;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use trunkline_host::Words;
 use trunkline_host::control::attributes::RingKind;
+use trunkline_host::wake::ring;
 use trunkline_qpmap::doorbell::{Apart, Bells, Rung};
 
 /// Those at one worker.
@@ -47,6 +48,6 @@ impl WorkerBells {
     #[cold]
     fn wake(&self) {
         // It fails only when the counter is full, and then the worker is waking up.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        let _ = ring(self.wake.as_fd());
     }
 }

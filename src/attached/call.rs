@@ -4,12 +4,13 @@ use super::ServiceAddress;
 use crate::error::Error;
 use crate::node::life::{Down, Life};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use trunkline_host::control::answers::{Detached, Failed, Refused};
 use trunkline_host::control::{Answer, MAX_MESSAGE, Request};
 use trunkline_host::piece::PieceName;
-use trunkline_host::socket::{MAX_DESCRIPTORS, recv_with_fds, send_with_fds};
+use trunkline_host::socket::{MAX_DESCRIPTORS, peer, recv_with_fds, send_with_fds};
 use trunkline_host::{Piece, SegmentTable};
 
 /// An answer, and the descriptors that came with it.
@@ -40,6 +41,15 @@ impl Line {
             let text = format!("no service at {address}: {error}");
             Error::system("connect")(std::io::Error::new(error.kind(), text))
         })?;
+        // Any user can take a name without a file, and would be sent this program's memory.
+        if address.file().is_none() {
+            let peer = peer(socket.as_fd()).map_err(Error::system("credentials of the service"))?;
+            if peer.uid != 0 && peer.uid != rustix::process::geteuid().as_raw() {
+                let text = format!("{address} is served by user {}, who is not trusted", peer.uid);
+                let error = std::io::Error::new(ErrorKind::PermissionDenied, text);
+                return Err(Error::system("connect")(error));
+            }
+        }
         Ok(Self {
             life,
             socket,
@@ -79,14 +89,17 @@ impl Line {
         }
         let (answer, descriptors) = match self.hear(&mut state) {
             Some((answered, answer, descriptors)) if answered == number => (answer, descriptors),
-            Some((0, Answer::Detached(detached), _)) => return Err(self.parted(&detached)),
+            Some((0, Answer::Detached(Detached { text, .. }), _))
+            | Some((0, Answer::Refused(Refused { text, .. }), _)) => {
+                return Err(self.over(text.as_str().into()));
+            }
             Some(_) => return Err(self.broken("it answered what was not asked")),
             None => return Err(self.gone()),
         };
         match answer {
             Answer::Failed(failed) => Err(refusal(&failed)),
-            Answer::Refused(Refused { reason, text }) | Answer::Detached(Detached { reason, text }) => {
-                Err(self.parted(&Detached { reason, text }))
+            Answer::Refused(Refused { text, .. }) | Answer::Detached(Detached { text, .. }) => {
+                Err(self.over(text.as_str().into()))
             }
             answer => match T::try_from(answer) {
                 Ok(answer) => Ok((answer, descriptors)),
@@ -112,15 +125,11 @@ impl Line {
 
     fn hear_end(&self, state: &mut State) -> Error {
         while let Some((_, answer, _)) = self.hear(state) {
-            if let Answer::Detached(detached) = answer {
-                return self.parted(&detached);
+            if let Answer::Detached(Detached { text, .. }) = answer {
+                return self.over(text.as_str().into());
             }
         }
         self.gone()
-    }
-
-    fn parted(&self, detached: &Detached) -> Error {
-        self.over(detached.text.as_str().into())
     }
 
     fn gone(&self) -> Error {

@@ -73,13 +73,17 @@ impl Bells {
             .assign_bell(bells.program, bell.index, Some(qpn))?)
     }
 
-    /// The program is gone: no worker looks at its bells any more.
-    pub(super) fn end(&mut self, node: &Shared) {
+    /// The program is gone: no worker looks at its bells any more. Gives what woke them, which is
+    /// to be closed.
+    pub(super) fn end(&mut self, node: &Shared) -> Vec<OwnedFd> {
+        let mut wakes = Vec::new();
         for (worker, place) in (0..).zip(&mut self.workers) {
             if let Some(bells) = place.take() {
-                node.handle(worker).forget_program(bells.program);
+                wakes.extend(node.handle(worker).forget_program(bells.program));
+                wakes.extend(Arc::into_inner(bells.wake));
             }
         }
+        wakes
     }
 }
 

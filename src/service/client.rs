@@ -2,6 +2,7 @@
 
 use super::bells::Bells;
 use super::events::ClientEvents;
+use super::graves::Graves;
 use super::limits::Limits;
 use super::objects::{CqEntry, MrEntry, QpEntry, SrqEntry};
 use super::reply::{Refusal, Reply};
@@ -56,6 +57,7 @@ pub(super) struct Belongings {
     pub(super) pds: Table<Pd>,
     pub(super) memories: Table<Arc<Piece>>,
     pub(super) bells: Bells,
+    pub(super) graves: Graves,
     pub(super) pieces: Pieces,
 }
 
@@ -84,6 +86,7 @@ impl Client {
                 pds: Table::new(limits.mrs),
                 memories: Table::new(limits.mrs),
                 bells: Bells::new(workers, limits.qps),
+                graves: Graves::default(),
                 pieces: Pieces::new(limits.segment_bytes),
             },
         })
@@ -108,6 +111,15 @@ impl Client {
             self.belongings.pieces.sent(segment.number);
         }
         sent
+    }
+
+    /// What it leaves: its belongings, and what closes them. Its socket and its events are among
+    /// what is to be closed.
+    pub(super) fn into_belongings(self) -> Belongings {
+        let mut belongings = self.belongings;
+        belongings.graves.bury(self.events.into_fds());
+        belongings.graves.bury([self.socket]);
+        belongings
     }
 
     pub(super) fn status(&self) -> ClientStatus {

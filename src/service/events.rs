@@ -38,6 +38,12 @@ impl ClientEvents {
         &self.waited
     }
 
+    /// Both descriptors, which the program may keep from being closed.
+    pub(super) fn into_fds(self) -> impl Iterator<Item = OwnedFd> {
+        let waited = Arc::into_inner(self.waited);
+        waited.into_iter().chain([self.queue.into_fd()])
+    }
+
     pub(super) fn take(&self) -> EventTaken {
         let none = EventTaken {
             kind: None,

@@ -27,23 +27,27 @@ pub(super) fn refused((reason, text): &TurnedAway) -> Answer {
     Refused { reason, text }.into()
 }
 
-/// Checks that a program of this user may come: `clients` are here, and `own` of its user.
+/// Checks that a program of this user may come, beside those of `users`.
 pub(super) fn admit(
     peer: Peer,
     limits: &Limits,
-    clients: usize,
-    own: usize,
+    users: impl Iterator<Item = u32>,
 ) -> Result<(), TurnedAway> {
     let uid = peer.uid;
     if !limits.users.is_empty() && !limits.users.contains(&uid) {
         let text = format!("the service is not for user {uid}");
         return Err((Reason::NotAllowed, text));
     }
-    if clients >= limits.clients as usize {
-        let text = format!("{clients} programs are attached, which is the most");
+    let (mut all, mut own) = (0_u32, 0_u32);
+    for user in users {
+        all += 1;
+        own += u32::from(user == uid);
+    }
+    if all >= limits.clients {
+        let text = format!("{all} programs are attached, which is the most");
         return Err((Reason::TooManyClients, text));
     }
-    if own >= limits.clients_per_user as usize {
+    if own >= limits.clients_per_user {
         let text = format!("{own} programs of user {uid} are attached, which is the most");
         return Err((Reason::TooManyClients, text));
     }

@@ -13,6 +13,7 @@
 mod bells;
 mod client;
 mod events;
+mod graves;
 mod greeting;
 mod limits;
 mod listener;

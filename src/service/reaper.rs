@@ -2,12 +2,14 @@
 
 use super::client::Belongings;
 use super::events::Owners;
+use super::graves::Graves;
 use super::objects::{CqEntry, MrEntry, QpEntry, SrqEntry};
 use crate::node::shared::Shared;
 use crate::verbs::mr::Pd;
 use crate::verbs::mw::Mw;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use trunkline_host::Piece;
+use trunkline_host::{Piece, Pieces};
 use trunkline_host::handles::Drain;
 
 /// Objects that one step destroys at most.
@@ -23,12 +25,25 @@ pub(super) struct Reaper {
     mrs: Drain<MrEntry>,
     pds: Drain<Pd>,
     memories: Drain<Arc<Piece>>,
+    graves: Graves,
+    pieces: Pieces,
+    uid: u32,
+}
+
+/// What a step leaves to do.
+#[derive(Debug)]
+pub(super) enum Left {
+    /// Some of it.
+    More,
+    /// These are to be closed, of a program of that user.
+    Descriptors(u32, Vec<OwnedFd>),
 }
 
 impl Reaper {
     /// Its bells are silent from here on.
-    pub(super) fn new(node: &Shared, mut all: Belongings) -> Self {
-        all.bells.end(node);
+    pub(super) fn new(node: &Shared, uid: u32, mut all: Belongings) -> Self {
+        let wakes = all.bells.end(node);
+        all.graves.bury(wakes);
         Self {
             qps: all.qps.into_drain(),
             srqs: all.srqs.into_drain(),
@@ -37,11 +52,19 @@ impl Reaper {
             mrs: all.mrs.into_drain(),
             pds: all.pds.into_drain(),
             memories: all.memories.into_drain(),
+            graves: all.graves,
+            pieces: all.pieces,
+            uid,
         }
     }
 
-    /// Destroys some of it. True while there is more.
-    pub(super) fn step(&mut self, owners: &mut Owners) -> bool {
+    /// The user of the program.
+    pub(super) const fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// Destroys some of it.
+    pub(super) fn step(&mut self, owners: &mut Owners) -> Left {
         if !self.qps.is_empty() {
             for entry in self.qps.drain_some(STEP) {
                 owners.qps.remove(&entry.qp.qpn());
@@ -51,8 +74,10 @@ impl Reaper {
                 owners.srqs.remove(&entry.srq.id());
             }
         } else if !self.cqs.is_empty() {
-            for entry in self.cqs.drain_some(STEP) {
-                owners.cqs.remove(&entry.cq.id());
+            for CqEntry { cq, signal, .. } in self.cqs.drain_some(STEP) {
+                owners.cqs.remove(&cq.id());
+                drop(cq);
+                self.graves.bury_signal(signal);
             }
         } else if !self.mws.is_empty() {
             self.mws.drain_some(STEP).for_each(drop);
@@ -60,10 +85,13 @@ impl Reaper {
             self.mrs.drain_some(STEP).for_each(drop);
         } else if !self.pds.is_empty() {
             self.pds.drain_some(STEP).for_each(drop);
-        } else {
+        } else if !self.memories.is_empty() {
             self.memories.drain_some(STEP).for_each(drop);
-            return !self.memories.is_empty();
+        } else if !self.pieces.reclaim()
+            && let Some(descriptors) = self.graves.all()
+        {
+            return Left::Descriptors(self.uid, descriptors);
         }
-        true
+        Left::More
     }
 }

@@ -5,7 +5,7 @@ use super::events::{Addressee, Owners};
 use super::greeting::{self, Judges, TurnedAway};
 use super::limits::Limits;
 use super::listener::Listener;
-use super::reaper::Reaper;
+use super::reaper::{Left, Reaper};
 use super::reply::Reply;
 use super::requests::Desk;
 use super::Board;
@@ -15,12 +15,14 @@ use crate::observe::log;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::Timespec;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::ErrorKind;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use trunkline_dataplane::process::with_signals_blocked;
 use trunkline_host::Closer;
 use trunkline_host::control::answers::{Detached, Refused};
 use trunkline_host::control::attributes::Reason;
@@ -57,6 +59,10 @@ pub(super) struct Server {
     clients: BTreeMap<u64, Attached>,
     next: u64,
     reaping: VecDeque<Reaper>,
+    /// Threads that close what programs left, with the users of these.
+    closing: Vec<(u32, JoinHandle<()>)>,
+    /// Programs whose segments have pages that may go back to the system.
+    reclaiming: BTreeSet<u64>,
     buffer: Box<[u8; MAX_MESSAGE]>,
 }
 
@@ -123,6 +129,8 @@ impl Server {
             clients: BTreeMap::new(),
             next: FIRST,
             reaping: VecDeque::new(),
+            closing: Vec::new(),
+            reclaiming: BTreeSet::new(),
             buffer: Box::new([0; MAX_MESSAGE]),
         })
     }
@@ -132,7 +140,8 @@ impl Server {
         while !self.board.stop.load(Ordering::SeqCst) {
             let mut ready = [const { MaybeUninit::uninit() }; ROUND];
             let at_once = Timespec::default();
-            let pause = (!self.reaping.is_empty()).then_some(&at_once);
+            let is_busy = !self.reaping.is_empty() || !self.reclaiming.is_empty();
+            let pause = is_busy.then_some(&at_once);
             match epoll::wait(&self.epoll, &mut ready[..], pause) {
                 Ok((ready, _)) => {
                     let ready: Vec<_> = ready.iter().map(|event| event.data.u64()).collect();
@@ -144,6 +153,7 @@ impl Server {
                 Err(_) => std::thread::yield_now(),
             }
             self.reap();
+            self.reclaim();
             self.post();
         }
         self.part_with_all();
@@ -170,9 +180,7 @@ impl Server {
             let Ok(peer) = peer(socket.as_fd()) else {
                 continue;
             };
-            let of_user = |attached: &&Attached| attached.client.peer.uid == peer.uid;
-            let own = self.clients.values().filter(of_user).count();
-            let admitted = greeting::admit(peer, &self.limits, self.clients.len(), own);
+            let admitted = greeting::admit(peer, &self.limits, self.users());
             let workers = self.node.workers().count();
             let Ok(client) = Client::new(socket, peer, workers, &self.limits) else {
                 // No descriptor is left for its events.
@@ -186,6 +194,15 @@ impl Server {
                 }
             }
         }
+    }
+
+    /// The users of programs that are here, or of which something is left.
+    fn users(&self) -> impl Iterator<Item = u32> {
+        let attached = self.clients.values();
+        let attached = attached.map(|attached| attached.client.peer.uid);
+        let reaping = self.reaping.iter().map(Reaper::uid);
+        let closing = self.closing.iter().map(|(uid, _)| *uid);
+        attached.chain(reaping).chain(closing)
     }
 
     /// Begins to listen to a program.
@@ -232,6 +249,7 @@ impl Server {
             if let Err(parting) = heard {
                 return self.part_with(token, &parting);
             }
+            self.reclaiming.insert(token);
         }
     }
 
@@ -303,8 +321,10 @@ impl Server {
             self.board.violations.fetch_add(1, Ordering::Relaxed);
         }
         log::parted(&client.status(), &parting.text, parting.is_violation());
+        let uid = client.peer.uid;
+        let left = client.into_belongings();
         self.reaping
-            .push_back(Reaper::new(&self.node.shared, client.belongings));
+            .push_back(Reaper::new(&self.node.shared, uid, left));
     }
 
     fn part_with_all(mut self) {
@@ -319,11 +339,33 @@ impl Server {
 
     /// A step for what is left of one program.
     fn reap(&mut self) {
-        if let Some(mut reaper) = self.reaping.pop_front()
-            && reaper.step(&mut self.owners)
-        {
-            self.reaping.push_back(reaper);
+        self.closing.retain(|(_, thread)| !thread.is_finished());
+        let Some(mut reaper) = self.reaping.pop_front() else {
+            return;
+        };
+        match reaper.step(&mut self.owners) {
+            Left::More => self.reaping.push_back(reaper),
+            Left::Descriptors(uid, descriptors) => self.close(uid, descriptors),
         }
+    }
+
+    /// Closes what a program left, on a thread: it counts as one of its user's until that is done.
+    fn close(&mut self, uid: u32, descriptors: Vec<OwnedFd>) {
+        let thread = std::thread::Builder::new().name("trunkline-close".into());
+        let close = move || drop(descriptors);
+        // Without a thread for it they are closed here, where few would make that take long.
+        if let Ok(thread) = with_signals_blocked(|| thread.spawn(close)) {
+            self.closing.push((uid, thread));
+        }
+    }
+
+    /// Gives some pages of each program that freed some back to the system.
+    fn reclaim(&mut self) {
+        let clients = &self.clients;
+        self.reclaiming.retain(|token| {
+            let client = clients.get(token);
+            client.is_some_and(|attached| attached.client.belongings.pieces.reclaim())
+        });
     }
 
     /// Says who is attached.

@@ -41,6 +41,11 @@ impl<T> EventQueue<T> {
         })
     }
 
+    /// Its descriptor; the events are gone.
+    pub(crate) fn into_fd(self) -> OwnedFd {
+        self.fd
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, VecDeque<T>> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -70,15 +70,17 @@ impl WorkerHandle {
         })
     }
 
-    /// A program is gone: nobody looks at its bells any more.
-    pub(crate) fn forget_program(&self, program: u32) {
+    /// A program is gone: nobody looks at its bells any more. Gives what it woke the worker by,
+    /// which the program may keep from being closed soon.
+    pub(crate) fn forget_program(&self, program: u32) -> Option<OwnedFd> {
         let mut set = self.programs.wakes.get().map(Wakes::set);
         // Before the engine may give its name to another one.
-        drop(set.as_mut().and_then(|set| set.remove(program.into())));
+        let wake = set.as_mut().and_then(|set| set.remove(program.into()));
         if let Ok(mut core) = self.core() {
             let removed = core.engine.remove_program(program);
             debug_assert!(removed.is_ok(), "it was added");
         }
+        wake
     }
 
     /// Readable when a program has rung that nobody looked at.

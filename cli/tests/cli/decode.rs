@@ -1,7 +1,7 @@
 //! `trunkline decode`: captures of real peers, of our own nodes, and of nobody.
 
 use crate::captures::{GOLDEN, Scratch, golden, number, packets, summary};
-use crate::common::{End, PATIENCE, REGION};
+use crate::common::{End, PATIENCE};
 use crate::formats::{Frame, frames, pcap, pcapng, pcapng_simple, relinked};
 use crate::names::abbreviated;
 use crate::{run, text, trunkline};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
-use trunkline::{Access, Drive, Node, SendOp};
+use trunkline::{Drive, Node, SendOp};
 use trunkline_dataplane::{Capture, MemoryConfig, MemoryPort};
 
 const SHARED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/captures");
@@ -283,27 +283,14 @@ impl Write for Shared {
     }
 }
 
-fn end(node: Node) -> End {
-    let pd = node.alloc_pd();
-    let (send_cq, recv_cq) = (node.create_cq(16).unwrap(), node.create_cq(16).unwrap());
-    let mr = pd.register(REGION, Access::ALL).unwrap();
-    End {
-        node,
-        pd,
-        send_cq,
-        recv_cq,
-        mr,
-    }
-}
-
 /// A capture of what two nodes say to each other from their handshake to their end.
 pub(crate) fn own_traffic() -> Vec<u8> {
     let (here, there) = MemoryPort::pair(MemoryConfig::default());
     let file = Shared::default();
     let captured = Capture::new(here, file.clone()).unwrap();
     let node = |address: [u8; 4]| Node::builder().address(address.into()).drive(Drive::Inline);
-    let client = end(node([10, 0, 0, 1]).build_on(Box::new(captured)).unwrap());
-    let server = end(node([10, 0, 0, 2]).build_on(Box::new(there)).unwrap());
+    let client = End::of(node([10, 0, 0, 1]).build_on(Box::new(captured)).unwrap());
+    let server = End::of(node([10, 0, 0, 2]).build_on(Box::new(there)).unwrap());
     let (a, b) = (
         client.qp(&Default::default()),
         server.qp(&Default::default()),

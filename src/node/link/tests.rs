@@ -160,7 +160,7 @@ fn a_link_that_flaps_leaves_two_events_at_most_and_the_last_is_its_state() {
         if flaps % 3 == 0 {
             state(&node);
         }
-        let waiting = node.shared.events.lock().len();
+        let waiting = node.shared.here().events.lock().len();
         assert!(waiting <= 2, "{waiting} events wait");
     }
     assert_eq!(all(&node), [DOWN, UP]);
@@ -173,7 +173,7 @@ fn a_link_that_flaps_leaves_two_events_at_most_and_the_last_is_its_state() {
 #[test]
 fn a_full_queue_loses_no_event_of_the_port() {
     let (node, mut say) = node(Drive::Threaded, 1, &[1]);
-    let events = &node.shared.events;
+    let events = &node.shared.here().events;
     let most = crate::node::MAX_EVENTS;
     for _ in 0..=most {
         let (qpn, event) = (Qpn::GSI, QpEvent::SendQueueDrained);

@@ -41,6 +41,10 @@ impl Desk<'_> {
     }
 
     pub(super) fn create_cq(&mut self, depth: u32) -> Answered {
+        if self.client.belongings.graves.close(&self.client.closer) {
+            // Nobody gets here whose descriptors can be closed.
+            return Err(busy("descriptors of CQs that are gone"));
+        }
         let (headers, entries) = (self.at_each_worker(HEADER)?, self.entries(depth)?);
         let signal = Signal::new().map_err(Error::system("epoll of a completion queue"))?;
         let signal = Arc::new(CqSignal(signal));
@@ -83,7 +87,12 @@ impl Desk<'_> {
         }
         let id = entry.cq.id();
         self.owners.cqs.remove(&id);
-        drop(self.client.belongings.cqs.remove(cq));
+        let all = &mut self.client.belongings;
+        if let Some(CqEntry { cq, signal, .. }) = all.cqs.remove(cq) {
+            drop(cq);
+            all.graves.bury_signal(signal);
+            all.graves.close(&self.client.closer);
+        }
         done()
     }
 
