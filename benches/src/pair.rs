@@ -12,7 +12,7 @@ use trunkline_qpmap::cq::CompletionQueue;
 use trunkline_qpmap::wqe::{RecvWr, SendWr};
 use trunkline_qpmap::{
     Attributes, Config, ConnId, ConnectionParams, Engine, PeerIdentity, Platform, QpInit, QpModify,
-    QpQueues, QpType,
+    QpQueues, QpType, Tenant,
 };
 use trunkline_wire::{Lkey, Qpn, Rkey, Workers};
 
@@ -354,6 +354,7 @@ impl End {
             max_inline: 0,
             signal_all: false,
             complete_last_wqe: false,
+            tenant: Tenant::OWN,
         }
     }
 

@@ -28,9 +28,14 @@ impl Chain {
     pub(crate) const fn is_empty(self) -> bool {
         self.0 == NONE
     }
+
+    /// The link of the first value, or [`NONE`].
+    pub(crate) const fn first_link(self) -> u32 {
+        self.0
+    }
 }
 
-impl<T: Copy> Chains<T> {
+impl<T> Chains<T> {
     pub(crate) const fn new() -> Self {
         Self { links: Slab::new() }
     }
@@ -135,17 +140,35 @@ impl<T: Copy> Chains<T> {
         (!chain.is_empty()).then(|| self.remove(chain, chain.0))
     }
 
+    /// The value of a link.
+    ///
+    /// # Panics
+    /// When there is no such link.
+    #[inline]
+    pub(crate) fn at(&mut self, link: u32) -> &mut T {
+        &mut self.links[link].value
+    }
+
+    /// The first value, and whether it is the only one.
+    #[inline]
+    pub(crate) fn front(&self, chain: Chain) -> Option<(&T, bool)> {
+        let link = self.links.get(chain.0)?;
+        Some((&link.value, link.next == chain.0))
+    }
+
+    /// The same, to change it.
+    #[inline]
+    pub(crate) fn front_mut(&mut self, chain: Chain) -> Option<(&mut T, bool)> {
+        let link = self.links.get_mut(chain.0)?;
+        Some((&mut link.value, link.next == chain.0))
+    }
+}
+
+impl<T: Copy> Chains<T> {
     /// The first value.
     #[inline]
     pub(crate) fn first(&self, chain: Chain) -> Option<T> {
         self.links.get(chain.0).map(|link| link.value)
-    }
-
-    /// The last value.
-    #[inline]
-    pub(crate) fn last(&self, chain: Chain) -> Option<T> {
-        let first = self.links.get(chain.0)?;
-        Some(self.links[first.prev].value)
     }
 
     /// All values, first to last.
@@ -231,9 +254,15 @@ mod tests {
                     }
                 }
                 for (list, model) in lists.iter().zip(&model) {
+                    let mut first = model.front().map(|(_, value)| *value);
+                    let is_only = model.len() == 1;
+                    prop_assert_eq!(chains.front(*list), first.as_ref().zip(Some(is_only)));
+                    prop_assert_eq!(chains.front_mut(*list), first.as_mut().zip(Some(is_only)));
+                    for (link, value) in model {
+                        prop_assert_eq!(chains.at(*link), value);
+                    }
                     let values: Vec<usize> = model.iter().map(|(_, value)| *value).collect();
                     prop_assert_eq!(chains.first(*list), values.first().copied());
-                    prop_assert_eq!(chains.last(*list), values.last().copied());
                     prop_assert_eq!(chains.iter(*list).collect::<Vec<_>>(), values);
                 }
                 let all = model.iter().map(VecDeque::len).sum::<usize>();

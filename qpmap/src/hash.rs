@@ -8,6 +8,9 @@ use trunkline_wire::Gid;
 /// Values by an index of our own, which nobody outside chooses.
 pub(crate) type IndexMap<T> = HashMap<u32, T, BuildHasherDefault<Spread>>;
 
+/// The same by an index with another one before it.
+pub(crate) type PairMap<T> = HashMap<u64, T, BuildHasherDefault<Spread>>;
+
 /// Values by 128 bits, which strangers choose parts of. Keys hash as one `u128`.
 pub(crate) type WideMap<K, T> = HashMap<K, T, Keyed>;
 
@@ -30,7 +33,11 @@ impl Hasher for Spread {
     }
 
     fn write_u32(&mut self, index: u32) {
-        let product = u64::from(index).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.write_u64(index.into());
+    }
+
+    fn write_u64(&mut self, indices: u64) {
+        let product = indices.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         // Tables take the low bits for the place and the high ones for a tag.
         self.0 = product ^ product.rotate_right(32);
     }

@@ -11,7 +11,7 @@ use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_conn::work::{Remote, SendOp, Status, VendorError};
 use trunkline_qpmap::queue::SharedRecvQueue;
 use trunkline_qpmap::wqe::RecvWr;
-use trunkline_qpmap::{Config, Event, QpInit, QpModify, QpQueues, QpState, QpType};
+use trunkline_qpmap::{Config, Event, QpInit, QpModify, QpQueues, QpState, QpType, Tenant};
 use trunkline_wire::ControlKind;
 
 type Qp = Arc<QpQueues<RingMemory>>;
@@ -409,6 +409,7 @@ fn a_qp_with_two_cqs_completes_into_that_of_each_queue_and_leaves_both() {
                 max_inline: 0,
                 signal_all: false,
                 complete_last_wqe: false,
+                tenant: Tenant::OWN,
             };
             let qp = node.engine.create_qp(&init).expect("a QP");
             let peer = pair.qp(0, QpType::Rc);
@@ -477,6 +478,7 @@ fn a_cq_that_overran_ends_who_sends_or_receives_into_it_and_is_used_by_no_new_li
                 max_inline: 0,
                 signal_all: false,
                 complete_last_wqe: false,
+                tenant: Tenant::OWN,
             };
             node.engine.create_qp(&init).expect("a QP")
         });

@@ -34,6 +34,7 @@ mod room;
 mod routes;
 mod secrets;
 mod srq;
+mod tenants;
 mod trace;
 mod unreachable;
 mod waiting;

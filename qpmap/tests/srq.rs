@@ -10,7 +10,7 @@ use trunkline_conn::time::MILLISECOND;
 use trunkline_conn::work::{Remote, SendOp, Status};
 use trunkline_qpmap::queue::SharedRecvQueue;
 use trunkline_qpmap::wqe::RecvWr;
-use trunkline_qpmap::{Event, LAST_WQE, QpInit, QpModify, QpState, QpType, VerbsError};
+use trunkline_qpmap::{Event, LAST_WQE, QpInit, QpModify, QpState, QpType, Tenant, VerbsError};
 use trunkline_wire::Qpn;
 
 fn shared_and_ibta() -> [Pair; 2] {
@@ -35,6 +35,7 @@ fn init(pair: &Pair, srq: u32) -> QpInit {
         max_inline: 0,
         signal_all: false,
         complete_last_wqe: false,
+        tenant: Tenant::OWN,
     }
 }
 

@@ -17,7 +17,7 @@ use trunkline_conn::work::SendOp;
 use trunkline_qpmap::queue::{RecvQueue, Size};
 use trunkline_qpmap::wqe::{RecvWr, SendWr};
 use trunkline_qpmap::{
-    Allowed, Attributes, PostError, QpInit, QpModify, QpQueues, QpState, QpType, VerbsError,
+    Allowed, Attributes, PostError, QpInit, QpModify, QpQueues, QpState, QpType, Tenant, VerbsError,
 };
 use trunkline_wire::{Gid, Psn, Qpn, may_be_one_host};
 
@@ -150,6 +150,7 @@ impl Pd {
             max_inline: options.max_inline,
             signal_all: options.signal_all,
             complete_last_wqe: options.complete_last_wqe,
+            tenant: Tenant::OWN,
         };
         let of_srq = options.srq.as_ref().map(Srq::worker);
         let worker = node.chosen(options.worker.or(of_srq))?;

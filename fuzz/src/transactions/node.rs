@@ -17,7 +17,7 @@ use trunkline_qpmap::queue::SharedRecvQueue;
 use trunkline_qpmap::wqe::{RecvWr, SendWr};
 use trunkline_qpmap::{
     Attributes, Config, ConnId, ConnectionParams, Engine, PeerIdentity, Platform, QpInit, QpModify,
-    QpQueues, QpState, QpType, VerbsError,
+    QpQueues, QpState, QpType, Tenant, VerbsError,
 };
 use trunkline_wire::{Path, Qpn, Rkey, Workers};
 
@@ -99,6 +99,7 @@ fn init(pd: PdId, kind: QpType, cq: u32, srq: Option<u32>) -> QpInit {
         max_inline: 64,
         signal_all: true,
         complete_last_wqe: false,
+        tenant: Tenant::OWN,
     }
 }
 

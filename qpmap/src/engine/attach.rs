@@ -2,9 +2,10 @@
 
 use super::backlog::{Share, Task};
 use super::ending::Ending;
+use super::flows::LaneOf;
 use super::qp::{Flags, Flow, Wire};
 use super::routes::Member;
-use super::{ConnId, Engine, Event, Platform, Trace};
+use super::{ConnId, Engine, Event, Platform, Tenant, Trace};
 use crate::error::VerbsError;
 use crate::slab::NONE;
 use crate::state::QpType;
@@ -309,23 +310,31 @@ impl<P: Platform> Engine<P> {
         self.flows.first(&self.links[conn].runnable)
     }
 
-    /// Takes the first flow with something to send out of the list; there is one.
-    pub(crate) fn pop_runnable(&mut self, conn: u32) {
-        let list = &mut self.links[conn].runnable;
-        self.flows.pop(list);
+    /// Where a flow waits for its turn on a connection: that of a QP which is gone beside those of
+    /// the engine's own program.
+    pub(crate) fn lane_of(&self, conn: u32, flow: u32) -> LaneOf {
+        let record = &self.flows[flow];
+        match record.ending.is_last() {
+            true => (conn, Tenant::OWN),
+            false => (conn, self.qps[record.qp].tenant),
+        }
     }
 
     /// Takes the next flow with a control message out of the list.
     pub(crate) fn pop_control_due(&mut self, conn: u32) -> Option<u32> {
         let list = &mut self.links[conn].control_due;
-        self.flows.pop(list)
+        self.flows.pop_control(list)
     }
 
     /// Takes a flow out of both lists of its connection.
     pub(crate) fn unlist(&mut self, conn: u32, flow: u32) {
+        let is_runnable = self.flows[flow].runnable_link != NONE;
+        let lane = is_runnable.then(|| self.lane_of(conn, flow));
         let (runnable, control_due) = self.links.lists(conn);
-        self.flows.take(runnable, flow);
-        self.flows.take(control_due, flow);
+        if let Some(lane) = lane {
+            self.flows.take(runnable, lane, flow);
+        }
+        self.flows.take_control(control_due, flow);
     }
 
     /// Takes a flow out of the group of its connection, or of what is left of that.

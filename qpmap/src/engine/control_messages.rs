@@ -52,7 +52,7 @@ impl<P: Platform> Engine<P> {
         // One that is in the list was touched then, but may have waited since.
         if !listed {
             let list = &mut home.control_due;
-            self.flows.push(list, flow);
+            self.flows.push_control(list, flow);
         }
         self.mark_ready(conn);
     }
@@ -289,7 +289,7 @@ impl<P: Platform> Engine<P> {
         }
         for &flow in &others[..skipped] {
             let list = &mut self.links[conn].control_due;
-            self.flows.push(list, flow);
+            self.flows.push_control(list, flow);
         }
         kind.unwrap_or(SentKind::Answers)
     }

@@ -3,20 +3,24 @@
 mod clocks;
 mod dormant;
 mod homes;
+mod lanes;
 mod lists;
 
 pub(crate) use clocks::Seen;
 pub(crate) use dormant::Dormant;
 pub(crate) use homes::{Group, HOME_BYTES, Homes};
-pub(crate) use lists::{ControlDue, Kind, List, Runnable};
+pub(crate) use lanes::{LaneOf, Next, Turns};
+pub(crate) use lists::{ControlDue, List};
 
 use super::ConnId;
 use super::qp::Flow;
 use super::routes::{Member, RouteTable};
+use super::tenants::Tenants;
 use crate::chain::Chains;
 use crate::hash::{IndexMap, Keyed};
 use crate::slab::{NONE, Slab};
 use clocks::Clocks;
+use lanes::Lanes;
 
 // An idle route takes at most 64 bytes: these, 8 for its group, 4 for its number, and a place in
 // the table by pair, of 5 to 11.
@@ -29,8 +33,9 @@ pub(crate) struct Flows {
     homes: Homes,
     /// Routes of app-managed QPs, each of which is a flow.
     routes: RouteTable<Dormant>,
-    /// Lists of flows that have something to send.
-    turns: Chains<u32>,
+    /// Links of lists of flows that have something to send, or to say.
+    links: Chains<u32>,
+    lanes: Lanes,
     /// Flows that move to another connection once they are quiet.
     moves: IndexMap<ConnId>,
     clocks: Clocks,
@@ -45,7 +50,8 @@ impl Flows {
             records: Slab::new(),
             homes: Homes::default(),
             routes: RouteTable::new(hash),
-            turns: Chains::new(),
+            links: Chains::new(),
+            lanes: Lanes::new(),
             moves: IndexMap::default(),
             clocks: Clocks::new(),
             ended: Vec::new(),
@@ -83,7 +89,8 @@ impl Flows {
     pub(crate) fn room_bytes(&self) -> usize {
         self.records.room_bytes()
             + self.homes.room_bytes(self.awake())
-            + self.turns.state_bytes()
+            + self.links.state_bytes()
+            + self.lanes.state_bytes()
             + self.moves.allocation_size()
             + self.clocks.state_bytes()
             + self.ended.capacity() * size_of::<u32>()
@@ -94,7 +101,8 @@ impl Flows {
         self.records.trim();
         self.routes.fit();
         self.homes.trim(self.records.slots());
-        self.turns.trim();
+        self.links.trim();
+        self.lanes.trim();
         self.clocks.trim();
         if self.ended.is_empty() {
             self.ended = Vec::new();
@@ -133,33 +141,74 @@ impl Flows {
 
 /// Whose turn it is.
 impl Flows {
-    /// The first flow of a list.
-    #[inline]
-    pub(crate) fn first<K: Kind>(&self, list: &List<K>) -> Option<u32> {
-        list.first(&self.turns)
+    /// Who the flows belong to.
+    pub(crate) const fn tenants(&mut self) -> &mut Tenants {
+        &mut self.lanes.tenants
     }
 
-    /// The last one.
+    /// The flow whose turn it is.
     #[inline]
-    pub(crate) fn last<K: Kind>(&self, list: &List<K>) -> Option<u32> {
-        list.last(&self.turns)
+    pub(crate) fn first(&self, turns: &Turns) -> Option<u32> {
+        self.lanes.first(turns, &self.links)
     }
 
-    /// Puts a flow that is in no such list at the end.
+    /// The flow whose turn it is now, on a connection that may send `all` bytes in its own. Gives
+    /// how many of these it may use up, where it is the only one of its tenant; in a turn of its
+    /// own a tenant has `quantum` times its weight.
     #[inline]
-    pub(crate) fn push<K: Kind>(&mut self, list: &mut List<K>, flow: u32) {
-        list.push(&mut self.turns, &mut self.records, flow);
+    pub(crate) fn begin_turn(
+        &mut self,
+        turns: &mut Turns,
+        (quantum, all): (i32, i32),
+    ) -> Option<(u32, Option<i32>)> {
+        self.lanes.begin_turn(turns, &self.links, (quantum, all))
     }
 
-    /// Takes the first flow out.
+    /// A flow that has no turns has something to send.
     #[inline]
-    pub(crate) fn pop<K: Kind>(&mut self, list: &mut List<K>) -> Option<u32> {
-        list.pop(&mut self.turns, &mut self.records)
+    pub(crate) fn push(&mut self, turns: &mut Turns, of: LaneOf, flow: u32) {
+        let lists = (&mut self.links, &mut self.records);
+        self.lanes.push(turns, of, lists, flow);
+    }
+
+    /// Ends the turn of a flow of `conn`, in which it has sent `bytes`: `next` says what becomes of
+    /// it, if it is still the first one.
+    #[inline]
+    pub(crate) fn end_turn(
+        &mut self,
+        turns: &mut Turns,
+        (conn, flow): (u32, u32),
+        (next, bytes): (Next, i32),
+    ) {
+        let lists = (&mut self.links, &mut self.records);
+        let flow = (conn, flow);
+        self.lanes.end_turn(turns, flow, lists, (next, bytes));
+    }
+
+    /// A flow that has turns has nothing to send any more.
+    pub(crate) fn take(&mut self, turns: &mut Turns, of: LaneOf, flow: u32) {
+        let lists = (&mut self.links, &mut self.records);
+        self.lanes.take(turns, of, lists, flow);
+    }
+}
+
+/// Who has something to say.
+impl Flows {
+    /// The last of these flows.
+    #[inline]
+    pub(crate) fn push_control(&mut self, list: &mut List<ControlDue>, flow: u32) {
+        list.push(&mut self.links, &mut self.records, flow);
+    }
+
+    /// Takes the first one out.
+    #[inline]
+    pub(crate) fn pop_control(&mut self, list: &mut List<ControlDue>) -> Option<u32> {
+        list.pop(&mut self.links, &mut self.records)
     }
 
     /// Takes a flow out, if it is in the list.
-    pub(crate) fn take<K: Kind>(&mut self, list: &mut List<K>, flow: u32) {
-        list.take(&mut self.turns, &mut self.records, flow);
+    pub(crate) fn take_control(&mut self, list: &mut List<ControlDue>, flow: u32) {
+        list.take(&mut self.links, &mut self.records, flow);
     }
 }
 
@@ -292,6 +341,7 @@ impl std::ops::IndexMut<u32> for Flows {
 mod tests {
     use super::*;
     use crate::engine::routes::OwnRoutes;
+    use crate::engine::tenants::Tenant;
     use trunkline_wire::Qpn;
 
     fn flows(count: u32) -> Flows {
@@ -304,30 +354,23 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_is_in_each_kind_of_list_once_and_leaves_it_from_anywhere() {
+    fn a_flow_may_have_something_to_send_and_something_to_say() {
         let mut flows = flows(3);
-        let (mut runnable, mut control_due) = (List::<Runnable>::EMPTY, List::<ControlDue>::EMPTY);
+        let (mut turns, mut control_due) = (Turns::EMPTY, List::EMPTY);
+        let lane = (4, Tenant::OWN);
         for flow in 0..3 {
-            flows.push(&mut runnable, flow);
-            flows.push(&mut control_due, 2 - flow);
+            flows.push(&mut turns, lane, flow);
+            flows.push_control(&mut control_due, 2 - flow);
         }
-        flows.take(&mut runnable, 1);
-        flows.take(&mut runnable, 1);
-        assert_eq!(
-            (flows.first(&runnable), flows.last(&runnable)),
-            (Some(0), Some(2))
-        );
-        assert_eq!(
-            [(); 3].map(|()| flows.pop(&mut runnable)),
-            [Some(0), Some(2), None]
-        );
-        assert_eq!(
-            [(); 3].map(|()| flows.pop(&mut control_due)),
-            [Some(2), Some(1), Some(0)]
-        );
-        assert!(runnable.is_empty() && control_due.is_empty());
-        flows.push(&mut runnable, 1);
-        assert_eq!(flows.first(&runnable), Some(1));
+        flows.take(&mut turns, lane, 0);
+        assert_eq!(flows.first(&turns), Some(1));
+        flows.take_control(&mut control_due, 1);
+        flows.take_control(&mut control_due, 1);
+        let said = [(); 3].map(|()| flows.pop_control(&mut control_due));
+        assert_eq!(said, [Some(2), Some(0), None]);
+        flows.take(&mut turns, lane, 1);
+        assert!(!turns.is_empty() && control_due.is_empty());
+        assert_eq!(flows.first(&turns), Some(2));
     }
 
     #[test]

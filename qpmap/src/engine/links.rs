@@ -18,7 +18,7 @@ pub(crate) use tombstones::Tombstone;
 pub(crate) use windows::Rested;
 
 use super::build::SentPacket;
-use super::flows::{ControlDue, Group, List, Runnable};
+use super::flows::{ControlDue, Group, List, Turns};
 use super::routes::Member;
 use super::{Cause, ConnId};
 use crate::hash::Keyed;
@@ -548,7 +548,7 @@ impl Links {
     }
 
     /// The lists of the connection that a flow names, or of what is left of it.
-    pub(crate) fn lists(&mut self, conn: u32) -> (&mut List<Runnable>, &mut List<ControlDue>) {
+    pub(crate) fn lists(&mut self, conn: u32) -> (&mut Turns, &mut List<ControlDue>) {
         match self.conns.get_mut(conn) {
             Some(record) => (&mut record.runnable, &mut record.control_due),
             None => {

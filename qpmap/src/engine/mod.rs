@@ -19,6 +19,7 @@
 //! | `binds`, `early` | BINDs and consent: how QPs of two nodes find each other |
 //! | `ending`, `endings` | how they hear that the other is gone |
 //! | `requester` | work requests become messages; answers become completions |
+//! | `tenants` | the owner of tenants: who QPs belong to, and how much of a connection each gets |
 //! | `schedule` | the scheduler: whose turn it is, and who shares the room of a full port |
 //! | `transmit` | a turn of a connection: which packet goes next |
 //! | `send` | packets of requests, responses and control messages; what is sent again |
@@ -96,6 +97,7 @@ mod seeded;
 mod send;
 mod srq;
 mod state_bytes;
+mod tenants;
 mod timer;
 mod trace;
 mod transmit;
@@ -114,6 +116,7 @@ pub use links::PeerIdentity;
 pub use qp::{Attributes, FIRST_MSN, LAST_WQE, Place, QpInit, QpQueues};
 pub use srq::{SrqAttributes, SrqId};
 pub use state_bytes::{LiveObjects, StateBytes};
+pub use tenants::Tenant;
 pub use trace::{Cause, Trace};
 pub use verbs::{QpModify, check_address};
 

@@ -5,6 +5,7 @@ use super::in_vain::InVain;
 use super::requests::PostingOrder;
 use super::responses::ResponseList;
 use super::routes::OwnRoutes;
+use super::tenants::Tenant;
 use crate::error::VerbsError;
 use crate::queue::{RecvQueue, SendCursor, SendQueue, Size};
 use crate::ring::RingMemory;
@@ -43,6 +44,8 @@ pub struct QpInit {
     pub signal_all: bool,
     /// With an SRQ, the last of its completions is one with [`LAST_WQE`].
     pub complete_last_wqe: bool,
+    /// Who it belongs to. Its flows share connections with those of other tenants by weight.
+    pub tenant: Tenant,
 }
 
 /// Cookie of the completion that tells, in order with others, what
@@ -218,6 +221,7 @@ pub(crate) struct Qp<W> {
     pub(crate) pd: PdId,
     pub(crate) state: QpState,
     pub(crate) signal_all: bool,
+    pub(crate) tenant: Tenant,
     pub(crate) wire: Wire,
 }
 
@@ -263,7 +267,8 @@ pub const FIRST_MSN: u32 = u32::MAX - 15;
 pub(crate) struct Flow {
     pub(crate) qp: u32,
     pub(crate) conn: u32,
-    /// Its link in its connection's list of runnable flows; `NONE` while it is not in it.
+    /// Its link in its lane, with those of its tenant on its connection that have something to
+    /// send; `NONE` while it has nothing.
     pub(crate) runnable_link: u32,
     /// Its link in the list of flows with an answer or a BIND to send.
     pub(crate) control_link: u32,

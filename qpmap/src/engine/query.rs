@@ -58,6 +58,7 @@ impl<P: Platform> Engine<P> {
             max_inline: send.max_inline(),
             signal_all: record.signal_all,
             complete_last_wqe: cold.complete_last_wqe,
+            tenant: record.tenant,
         })
     }
 }

@@ -1,7 +1,7 @@
 //! What programs ask for beside QPs: regions, CQs and SRQs.
 
 use super::completions::Indexed;
-use super::{CqId, Engine, Event, Platform, SrqAttributes, SrqId, srq};
+use super::{CqId, Engine, Event, Platform, SrqAttributes, SrqId, Tenant, srq};
 use crate::cq::{CompletionQueue, Entries, Notify, Writer};
 use crate::error::VerbsError;
 use crate::queue::{SharedRecvQueue, Size};
@@ -102,6 +102,31 @@ impl<P: Platform> Engine<P> {
     /// [`VerbsError::Busy`] while QPs use it.
     pub fn destroy_cq(&mut self, cq: u32) -> Result<(), VerbsError> {
         self.completions.destroy(cq)
+    }
+
+    /// A tenant from now on: what it gets of a connection on which others have something to send,
+    /// too, is as `weight` is to theirs, 1 to 64.
+    ///
+    /// # Errors
+    /// A weight out of range, or 65,535 tenants already.
+    pub fn add_tenant(&mut self, weight: u32) -> Result<Tenant, VerbsError> {
+        self.flows.tenants().add(weight)
+    }
+
+    /// Changes what a tenant gets, from its next turn on.
+    ///
+    /// # Errors
+    /// No such tenant, or a weight out of range.
+    pub fn set_tenant_weight(&mut self, tenant: Tenant, weight: u32) -> Result<(), VerbsError> {
+        self.flows.tenants().set_weight(tenant, weight)
+    }
+
+    /// A tenant is gone.
+    ///
+    /// # Errors
+    /// No such tenant, or [`Tenant::OWN`]; [`VerbsError::Busy`] while it has QPs.
+    pub fn remove_tenant(&mut self, tenant: Tenant) -> Result<(), VerbsError> {
+        self.flows.tenants().remove(tenant)
     }
 
     /// Creates a shared receive queue (`ibv_create_srq(3)`) for `max_wr` receives.

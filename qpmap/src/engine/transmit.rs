@@ -1,11 +1,13 @@
 //! Which packet goes next.
 //!
 //! Connections with something to send take turns ([`Schedule`](super::schedule::Schedule)); within
-//! one, retransmissions go first, then the flows by deficit round robin over bytes, then control
-//! messages, then a bare acknowledgement if one is still due. Where the connection has little
-//! window control messages go before the flows; where the port has little room, before all data.
+//! one, retransmissions go first, then flows by deficit round robin over bytes, those of a tenant
+//! as one. Then control messages go, then a bare acknowledgement if one is still due. Where the
+//! connection has little window control messages go before the flows; where the port has little
+//! room, before all data.
 
 use super::build::{Emitted, SentPacket};
+use super::flows::Next;
 use super::own_memory::{MOST_OWN, own_op};
 use super::qp::{Flags, Wire};
 use super::schedule::{First, Owed, Served, Share};
@@ -303,12 +305,18 @@ impl<P: Platform> Engine<P> {
         let given = share.limited(room);
         let mut left = given;
         let turn = loop {
-            let Some(flow) = self.first_runnable(conn) else {
+            let home = &mut self.links[conn];
+            let quantum = QUANTUM.max(home.payload() as i32);
+            let before = left.bytes();
+            let first = self.flows.begin_turn(&mut home.runnable, (quantum, before));
+            let Some((flow, alone)) = first else {
                 break Turn::Idle;
             };
-            match self.serve_flow(tx, flow, &mut left) {
-                Turn::Idle => self.rotate(conn, flow, false),
-                Turn::Yield => self.rotate(conn, flow, true),
+            self.grant(flow, quantum, alone);
+            let turn = self.serve_flow(tx, flow, &mut left);
+            self.end_turn(conn, flow, (turn, before - left.bytes()));
+            match turn {
+                Turn::Idle | Turn::Yield => {}
                 Turn::Blocked if room == 0 => break Turn::Blocked,
                 // Its share of this round is used up; what the connection may still send, it may in
                 // the next one.
@@ -324,25 +332,27 @@ impl<P: Platform> Engine<P> {
         turn
     }
 
-    /// One flow's turn: until its deficit is used up, its work is done, or `share` is. A flow that
-    /// has the connection to itself may use all of that.
+    /// What a flow may send in its turn. One that nobody of its tenant waits for may use all that
+    /// this one has.
+    #[inline]
+    fn grant(&mut self, flow: u32, quantum: i32, alone: Option<i32>) {
+        let record = &mut self.flows[flow];
+        if let Some(all) = alone {
+            record.deficit = all;
+        } else if record.deficit <= 0 {
+            record.deficit += quantum;
+        } else {
+            record.deficit = record.deficit.min(quantum);
+        }
+    }
+
+    /// One flow's turn: until its deficit is used up, its work is done, or `share` is.
     fn serve_flow(
         &mut self,
         tx: &mut TxContext<'_, impl Egress + ?Sized>,
         flow: u32,
         share: &mut Share,
     ) -> Turn {
-        let list = &self.links[tx.conn];
-        let quantum = QUANTUM.max(list.payload() as i32);
-        let alone = self.flows.last(&list.runnable) == Some(flow);
-        let record = &mut self.flows[flow];
-        if alone {
-            record.deficit = share.bytes();
-        } else if record.deficit <= 0 {
-            record.deficit += quantum;
-        } else {
-            record.deficit = record.deficit.min(quantum);
-        }
         loop {
             if share.is_spent() && !(self.tx.packs.is_open() && share.bytes() > 0) {
                 return Turn::Blocked;
@@ -460,29 +470,35 @@ impl<P: Platform> Engine<P> {
         if conn == NONE || record.runnable_link != NONE {
             return;
         }
-        // A QP that has nothing to send rings when it has. Of one in error, only responses to what
-        // it executed before go out; so of one that is gone, whose record is not there to look at.
-        if self.next_response(flow).is_none()
-            && (self.only_responds(flow) || !self.is_outstanding(flow))
-        {
+        if !self.has_to_send(flow) {
             return;
         }
+        let lane = self.lane_of(conn, flow);
         // One on a connection that is gone wakes when it has moved on.
         if let Some(home) = self.links.get_mut(conn) {
-            let list = &mut home.runnable;
-            self.flows.push(list, flow);
+            self.flows.push(&mut home.runnable, lane, flow);
             self.mark_ready(conn);
         }
     }
 
-    /// Ends the turn of the first flow: to the end of the list, or out of it.
-    fn rotate(&mut self, conn: u32, flow: u32, again: bool) {
-        if self.first_runnable(conn) != Some(flow) {
-            return;
-        }
-        self.pop_runnable(conn);
-        if again {
-            self.wake(flow);
-        }
+    /// Whether a flow may have something to send. A QP that has nothing rings when it has. Of one
+    /// in error, only responses to what it executed before go out; so of one that is gone, whose
+    /// record is not there to look at.
+    #[inline]
+    fn has_to_send(&self, flow: u32) -> bool {
+        self.next_response(flow).is_some() || !self.only_responds(flow) && self.is_outstanding(flow)
+    }
+
+    /// Ends the turn of a flow, in which it has sent so many bytes. That may have been its end.
+    #[inline]
+    fn end_turn(&mut self, conn: u32, flow: u32, (turn, bytes): (Turn, i32)) {
+        let is_first = || self.first_runnable(conn) == Some(flow);
+        let next = match turn {
+            Turn::Blocked | Turn::Full => Next::Stay,
+            Turn::Yield if is_first() && self.has_to_send(flow) => Next::Behind,
+            Turn::Yield | Turn::Idle => Next::Leave,
+        };
+        let turns = &mut self.links[conn].runnable;
+        self.flows.end_turn(turns, (conn, flow), (next, bytes));
     }
 }

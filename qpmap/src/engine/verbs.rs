@@ -44,12 +44,13 @@ impl<P: Platform> Engine<P> {
     /// Creates a QP in the RESET state (`ibv_create_qp(3)`).
     ///
     /// # Errors
-    /// Unknown CQ, SRQ or PD, a CQ or SRQ in error, sizes out of range, or too many QPs.
+    /// Unknown CQ, SRQ, PD or tenant, a CQ or SRQ in error, sizes out of range, or too many QPs.
     pub fn create_qp(&mut self, init: &QpInit) -> Result<Arc<QpQueues<P::RingMemory>>, VerbsError> {
         self.completions.check([init.send_cq, init.recv_cq])?;
         if let Some(srq) = init.srq {
             self.srqs.check(srq)?;
         }
+        self.flows.tenants().check(init.tenant)?;
         self.regions().pd_ref(init.pd)?;
         let made = QpQueues::new(init, || self.qps.reserve());
         let queues = made.inspect_err(|_| self.regions().pd_unref(init.pd))?;
@@ -77,7 +78,7 @@ impl<P: Platform> Engine<P> {
     /// counts among the users of its protection domain already ([`RegionTable::pd_ref`]).
     ///
     /// # Panics
-    /// Its CQs or its SRQ are not there, or its place is another one's.
+    /// Its CQs, its SRQ or its tenant are not there, or its place is another one's.
     ///
     /// [`RegionTable::pd_ref`]: crate::regions::RegionTable::pd_ref
     pub fn insert_qp(&mut self, init: &QpInit, queues: Arc<QpQueues<P::RingMemory>>) {
@@ -90,6 +91,7 @@ impl<P: Platform> Engine<P> {
             pd: init.pd,
             state: QpState::Reset,
             signal_all: init.signal_all,
+            tenant: init.tenant,
             wire: Wire::None,
         };
         let cold = Cold {
@@ -101,6 +103,7 @@ impl<P: Platform> Engine<P> {
             routes: None,
         };
         self.qps.insert(record, cold);
+        self.flows.tenants().join(init.tenant);
         self.completions.attach(cqs);
         if srq != NONE {
             self.srqs.attach(srq);
@@ -126,6 +129,7 @@ impl<P: Platform> Engine<P> {
         self.admit_waiting(qp);
         record.queues.set_state(QpState::Error);
         self.regions().pd_unref(record.pd);
+        self.flows.tenants().leave(record.tenant);
         self.completions.detach(record.queues.cqs);
         if record.queues.srq != NONE {
             self.srqs.detach(record.queues.srq);

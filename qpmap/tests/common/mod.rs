@@ -20,7 +20,7 @@ use trunkline_qpmap::cq::CompletionQueue;
 use trunkline_qpmap::wqe::{RecvWr, SendWr};
 use trunkline_qpmap::{
     Attributes, Config, ConnId, ConnectionParams, Engine, PeerIdentity, Platform, QpInit, QpModify,
-    QpQueues, QpType,
+    QpQueues, QpType, Tenant,
 };
 use trunkline_wire::{Crc, Path, Qpn, Rkey, Workers};
 
@@ -182,6 +182,8 @@ pub(crate) struct Pair {
     pub(crate) packs: bool,
     /// What QPs made from now on take receives from, by node.
     pub(crate) srqs: [Option<u32>; 2],
+    /// Whom QPs made from now on belong to, by node.
+    pub(crate) tenants: [Tenant; 2],
     /// Send requests that QPs made from now on have room for.
     pub(crate) depth: u32,
     datagram: u32,
@@ -278,6 +280,7 @@ impl Pair {
             packs: false,
             datagram,
             srqs: [None; 2],
+            tenants: [Tenant::OWN; 2],
             depth: 64,
             fate: Box::new(|_, _| 1),
             room: None,
@@ -337,6 +340,7 @@ impl Pair {
             max_inline: 64,
             signal_all: false,
             complete_last_wqe: false,
+            tenant: self.tenants[node],
         };
         engine.create_qp(&init).expect("a QP")
     }

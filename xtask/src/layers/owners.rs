@@ -23,6 +23,7 @@ const OWNERS: &[&str] = &[
     "srq",
     "requests",
     "responses",
+    "tenants",
     "qp",
     "qps",
     "binding",

@@ -3,7 +3,7 @@
 use super::peers::Peer;
 use crate::engine::ack_delay::AckDelay;
 use crate::engine::build::{self, SentPacket};
-use crate::engine::flows::{ControlDue, Group, List, Runnable};
+use crate::engine::flows::{ControlDue, Group, List, Turns};
 use crate::slab::NONE;
 use trunkline_conn::delivery::Delivery;
 use trunkline_wire::Qpn;
@@ -23,7 +23,7 @@ pub(crate) struct Conn {
     pub(super) prev: u32,
     /// What the engine's owner has noted of it.
     pub(crate) mark: u32,
-    pub(crate) runnable: List<Runnable>,
+    pub(crate) runnable: Turns,
     pub(crate) control_due: List<ControlDue>,
     pub(crate) flows: u32,
     /// Those flows.
@@ -99,7 +99,7 @@ impl Conn {
             next: NONE,
             prev: NONE,
             mark: 0,
-            runnable: List::EMPTY,
+            runnable: Turns::EMPTY,
             control_due: List::EMPTY,
             flows: 0,
             members: Group::EMPTY,

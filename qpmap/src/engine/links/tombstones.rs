@@ -6,7 +6,7 @@
 //! it come to nothing, as its number is closed.
 
 use super::conn::Conn;
-use crate::engine::flows::{ControlDue, Group, List, Runnable};
+use crate::engine::flows::{ControlDue, Group, List, Turns};
 use crate::engine::routes::Member;
 use crate::engine::{Cause, ConnId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ pub(crate) struct Tombstone {
     /// A number of the peer's worker that it led to.
     pub(crate) toward: Qpn,
     pub(crate) cause: Cause,
-    pub(crate) runnable: List<Runnable>,
+    pub(crate) runnable: Turns,
     pub(crate) control_due: List<ControlDue>,
     pub(super) members: Group,
     /// Those of them whose QPs are there.
@@ -129,7 +129,7 @@ mod tests {
             peer,
             toward: Qpn::from_wire(index),
             cause: Cause::Dead,
-            runnable: List::EMPTY,
+            runnable: Turns::EMPTY,
             control_due: List::EMPTY,
             members,
             flows,

@@ -3,6 +3,7 @@
 use super::*;
 use crate::engine::qp::{Attributes, QpQueues, Wire};
 use crate::engine::requests::PostingOrder;
+use crate::engine::tenants::Tenant;
 use crate::queue::{SendCursor, SendQueue, Size};
 use crate::slab::NONE;
 use crate::state::{QpState, QpType};
@@ -45,6 +46,7 @@ fn insert(owner: &mut Qps<Heap>, Place { index, qpn }: Place) {
         pd: PdId::default(),
         state: QpState::Reset,
         signal_all: false,
+        tenant: Tenant::OWN,
         wire: Wire::None,
     };
     let cold = Cold {

@@ -1,0 +1,262 @@
+//! Lanes against a plain model, and what tenants get of a connection in the long run.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use super::*;
+use crate::slab::NONE;
+use proptest::prelude::*;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
+use trunkline_wire::Qpn;
+
+/// Connections and tenants of a test.
+const CONNS: usize = 3;
+const TENANTS: usize = 4;
+const FLOWS: u32 = 24;
+const QUANTUM: i32 = 4096;
+
+/// The owner with what it works on.
+struct Bench {
+    lanes: Lanes,
+    links: Chains<u32>,
+    flows: Slab<Flow>,
+    turns: [Turns; CONNS],
+    tenants: Vec<Tenant>,
+}
+
+impl Bench {
+    /// Tenants of these weights; flows belong to them in turn.
+    fn new(weights: &[u32], flows: u32) -> Self {
+        let mut lanes = Lanes::new();
+        let tenants = weights
+            .iter()
+            .map(|weight| lanes.tenants.add(*weight).unwrap());
+        let tenants = tenants.collect();
+        let mut records = Slab::new();
+        for qp in 0..flows {
+            records.insert(Flow::new(qp, NONE, Qpn::from_wire(qp), 1));
+        }
+        Self {
+            lanes,
+            links: Chains::new(),
+            flows: records,
+            turns: [const { Turns::EMPTY }; CONNS],
+            tenants,
+        }
+    }
+
+    fn tenant(&self, flow: u32) -> Tenant {
+        self.tenants[flow as usize % self.tenants.len()]
+    }
+
+    fn push(&mut self, conn: usize, flow: u32) {
+        let of = (conn as u32, self.tenant(flow));
+        let lists = (&mut self.links, &mut self.flows);
+        self.lanes.push(&mut self.turns[conn], of, lists, flow);
+    }
+
+    fn take(&mut self, conn: usize, flow: u32) {
+        let of = (conn as u32, self.tenant(flow));
+        let lists = (&mut self.links, &mut self.flows);
+        self.lanes.take(&mut self.turns[conn], of, lists, flow);
+    }
+
+    fn begin(&mut self, conn: usize) -> Option<(u32, Option<i32>)> {
+        let bytes = (QUANTUM, i32::MAX);
+        self.lanes
+            .begin_turn(&mut self.turns[conn], &self.links, bytes)
+    }
+
+    fn end(&mut self, conn: usize, flow: u32, what: (Next, i32)) {
+        let lists = (&mut self.links, &mut self.flows);
+        let flow = (conn as u32, flow);
+        self.lanes
+            .end_turn(&mut self.turns[conn], flow, lists, what);
+    }
+
+    /// Nothing of any lane is left.
+    fn is_clean(&self) -> bool {
+        let lists = self.lanes.lanes.len() + self.lanes.found.len() + self.links.len();
+        lists == 0 && self.turns.iter().all(Turns::is_empty)
+    }
+}
+
+/// The same, of one connection.
+#[derive(Default)]
+struct Model {
+    lanes: VecDeque<(usize, i32, VecDeque<u32>)>,
+}
+
+impl Model {
+    fn push(&mut self, tenant: usize, flow: u32) {
+        match self.lanes.iter_mut().find(|lane| lane.0 == tenant) {
+            Some(lane) => lane.2.push_back(flow),
+            None => self.lanes.push_back((tenant, 0, [flow].into())),
+        }
+    }
+
+    fn take(&mut self, flow: u32) {
+        self.lanes
+            .iter_mut()
+            .for_each(|lane| lane.2.retain(|at| *at != flow));
+        self.lanes.retain(|lane| !lane.2.is_empty());
+    }
+
+    fn begin(&mut self, weights: &[u32]) -> Option<(u32, Option<i32>)> {
+        let single = self.lanes.len() == 1;
+        loop {
+            let (tenant, deficit, flows) = self.lanes.front_mut()?;
+            if !single && *deficit <= 0 {
+                *deficit += QUANTUM * weights[*tenant] as i32;
+            }
+            if single || *deficit > 0 {
+                let all = if single { i32::MAX } else { *deficit };
+                return Some((flows[0], (flows.len() == 1).then_some(all)));
+            }
+            self.lanes.rotate_left(1);
+        }
+    }
+
+    fn end(&mut self, flow: u32, (next, bytes): (Next, i32)) {
+        if self.lanes.front().is_none_or(|lane| lane.2[0] != flow) {
+            return;
+        }
+        let single = self.lanes.len() == 1;
+        let (_, deficit, flows) = &mut self.lanes[0];
+        match next {
+            Next::Stay => {}
+            Next::Behind => flows.rotate_left(1),
+            Next::Leave => drop(flows.pop_front()),
+        }
+        if flows.is_empty() {
+            self.lanes.pop_front();
+        } else if !single {
+            *deficit -= bytes;
+            if *deficit <= 0 {
+                self.lanes.rotate_left(1);
+            }
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Push(usize, u32),
+    Take(u32),
+    /// A flow has its turn, and moves in it to another connection if it is this one.
+    Turn(usize, Next, i32, u32),
+    Weight(usize, u32),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let next = prop_oneof![Just(Next::Stay), Just(Next::Behind), Just(Next::Leave)];
+    prop_oneof![
+        4 => (0..CONNS, 0..FLOWS).prop_map(|(conn, flow)| Step::Push(conn, flow)),
+        1 => (0..FLOWS).prop_map(Step::Take),
+        6 => (0..CONNS, next, 0..9000, 0..FLOWS)
+            .prop_map(|(conn, next, bytes, moved)| Step::Turn(conn, next, bytes, moved)),
+        1 => (0..TENANTS, 1..=64u32).prop_map(|(tenant, weight)| Step::Weight(tenant, weight)),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn no_flow_is_lost_or_doubled_and_nothing_is_left_of_who_has_none(
+        steps in prop::collection::vec(step(), 0..300),
+    ) {
+        let mut weights = [1, 2, 5, 64];
+        let mut bench = Bench::new(&weights, FLOWS);
+        let mut model: [Model; CONNS] = Default::default();
+        let mut homes: BTreeMap<u32, usize> = BTreeMap::new();
+        for step in steps {
+            match step {
+                Step::Push(conn, flow) => if let Entry::Vacant(home) = homes.entry(flow) {
+                    home.insert(conn);
+                    bench.push(conn, flow);
+                    model[conn].push(flow as usize % TENANTS, flow);
+                }
+                Step::Take(flow) => if let Some(conn) = homes.remove(&flow) {
+                    bench.take(conn, flow);
+                    model[conn].take(flow);
+                }
+                Step::Turn(conn, next, bytes, moved) => {
+                    let first = bench.begin(conn);
+                    prop_assert_eq!(first, model[conn].begin(&weights));
+                    let Some((flow, _)) = first else { continue };
+                    if flow == moved {
+                        let to = (conn + 1) % CONNS;
+                        bench.take(conn, flow);
+                        bench.push(to, flow);
+                        model[conn].take(flow);
+                        model[to].push(flow as usize % TENANTS, flow);
+                        homes.insert(flow, to);
+                    } else if next == Next::Leave {
+                        homes.remove(&flow);
+                    }
+                    bench.end(conn, flow, (next, bytes));
+                    model[conn].end(flow, (next, bytes));
+                }
+                Step::Weight(tenant, weight) => {
+                    weights[tenant] = weight;
+                    let tenant = bench.tenants[tenant];
+                    bench.lanes.tenants.set_weight(tenant, weight).unwrap();
+                }
+            }
+            let lanes: usize = model.iter().map(|model| model.lanes.len()).sum();
+            prop_assert_eq!(bench.lanes.lanes.len(), lanes);
+            prop_assert!(bench.lanes.found.len() <= lanes);
+            prop_assert_eq!(bench.links.len(), homes.len());
+        }
+        for (flow, conn) in homes {
+            bench.take(conn, flow);
+        }
+        prop_assert!(bench.is_clean());
+        for tenant in bench.tenants {
+            prop_assert!(bench.lanes.tenants.remove(tenant).is_ok());
+        }
+    }
+
+    /// Each flow has messages of its own size, in packets of up to 1,100 bytes, and sends a quantum
+    /// in its turn or what its lane has left; each turn of the connection is as long as it likes.
+    #[test]
+    fn tenants_get_what_their_weights_say_whatever_their_flows_do(
+        tenants in prop::collection::vec((1..=64u32, 1..40u32), 2..6),
+        sizes in prop::collection::vec(64..20_000i32, 1..30),
+    ) {
+        const PACKET: i32 = 1100;
+        let weights: Vec<u32> = tenants.iter().map(|(weight, _)| *weight).collect();
+        let most = tenants.iter().map(|(_, flows)| *flows).max().unwrap();
+        let mut bench = Bench::new(&weights, most * weights.len() as u32);
+        for flow in 0..most * weights.len() as u32 {
+            let (at, tenant) = (flow / weights.len() as u32, flow as usize % weights.len());
+            if at < tenants[tenant].1 {
+                bench.push(0, flow);
+            }
+        }
+        let mut sent = vec![0_i64; weights.len()];
+        let mut deficits = BTreeMap::<u32, i32>::new();
+        let total: u32 = weights.iter().sum();
+        let rounds = 200;
+        while sent.iter().sum::<i64>() < i64::from(rounds * total) * i64::from(QUANTUM) {
+            let (flow, alone) = bench.begin(0).unwrap();
+            let left = deficits.entry(flow).or_default();
+            *left = alone.unwrap_or(if *left <= 0 { *left + QUANTUM } else { *left });
+            let mut bytes = 0;
+            while *left > 0 {
+                let size = sizes[(flow as usize + bytes as usize) % sizes.len()];
+                let packet = size.min(PACKET);
+                (bytes, *left) = (bytes + packet, *left - packet);
+            }
+            sent[flow as usize % weights.len()] += i64::from(bytes);
+            bench.end(0, flow, (Next::Behind, bytes));
+        }
+        let all: i64 = sent.iter().sum();
+        for (sent, weight) in sent.iter().zip(&weights) {
+            let due = all * i64::from(*weight) / i64::from(total);
+            // Where the run ends, a lane may be a turn ahead of others or behind them, and a
+            // flow's turn with it.
+            let turn = i64::from(QUANTUM) * i64::from(*weights.iter().max().unwrap()) + 8192;
+            prop_assert!((sent - due).abs() <= turn, "{} of {}", sent, due);
+        }
+    }
+}
