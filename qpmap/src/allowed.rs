@@ -13,8 +13,6 @@ pub enum Allowed {
     PowerOfTwo(u32, u32),
     /// This or more.
     AtLeast(u64),
-    /// One of these.
-    OneOf(&'static [u16]),
 }
 
 impl Allowed {
@@ -49,7 +47,6 @@ impl Allowed {
             Self::Range(least, most) => within(least, most),
             Self::PowerOfTwo(least, most) => value.is_power_of_two() && within(least, most),
             Self::AtLeast(least) => value >= least,
-            Self::OneOf(values) => values.iter().any(|&one| u64::from(one) == value),
         }
     }
 }
@@ -61,10 +58,6 @@ impl fmt::Display for Allowed {
             Self::Range(least, most) => write!(f, "{least} to {most}"),
             Self::PowerOfTwo(least, most) => write!(f, "a power of two, {least} to {most}"),
             Self::AtLeast(least) => write!(f, "{least} or more"),
-            Self::OneOf(values) => {
-                f.write_str("one of")?;
-                values.iter().try_for_each(|value| write!(f, " {value}"))
-            }
         }
     }
 }
@@ -93,12 +86,6 @@ mod tests {
             &[1_000_000, u64::MAX],
             &[0, 999_999],
             "1000000 or more",
-        ),
-        (
-            Allowed::OneOf(&[256, 512]),
-            &[256, 512],
-            &[0, 257, 65_792],
-            "one of 256 512",
         ),
     ];
 

@@ -1,5 +1,9 @@
 //! What a program may be told, and what is wrong with a program's rings.
 
+mod parts;
+
+pub use parts::Parts;
+
 use crate::allowed::Allowed;
 use crate::state::QpState;
 use std::net::IpAddr;

@@ -1,6 +1,6 @@
 //! Requests and their answers over the socket.
 
-use super::ServiceAddress;
+use super::{ServiceAddress, texts};
 use crate::error::Error;
 use crate::node::life::{Down, Life};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
@@ -12,6 +12,7 @@ use trunkline_host::control::{Answer, MAX_MESSAGE, Request};
 use trunkline_host::piece::PieceName;
 use trunkline_host::socket::{MAX_DESCRIPTORS, peer, recv_with_fds, send_with_fds};
 use trunkline_host::{Piece, SegmentTable};
+use trunkline_qpmap::VerbsError;
 
 /// An answer, and the descriptors that came with it.
 pub(super) type Reply<T> = (T, [Option<OwnedFd>; MAX_DESCRIPTORS]);
@@ -170,8 +171,12 @@ impl Line {
 }
 
 fn refusal(failed: &Failed) -> Error {
-    Error::Refused {
-        errno: failed.errno,
-        why: failed.text.as_str().into(),
+    let parts = failed.error.map(|parts| parts.map_text(texts::kept));
+    match parts.and_then(VerbsError::from_parts) {
+        Some(error) => error.into(),
+        None => Error::Refused {
+            errno: failed.errno,
+            why: failed.text.as_str().into(),
+        },
     }
 }

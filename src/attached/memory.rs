@@ -4,6 +4,7 @@ use super::Client;
 use crate::error::Error;
 use crate::node::shared::Shared;
 use crate::platform::Reach;
+use crate::verbs::mr::Keys;
 use std::sync::Arc;
 use trunkline_conn::mem::{Access, PdId, RegionMemory};
 use trunkline_dataplane::Region;
@@ -18,7 +19,6 @@ use trunkline_host::control::requests::{
 use trunkline_host::pieces::MAX_WORDS;
 use trunkline_host::{Handle, Words};
 use trunkline_qpmap::regions::MwType;
-use crate::verbs::mr::Keys;
 use trunkline_qpmap::ring::RingMemory;
 use trunkline_wire::{Gid, Rkey};
 
@@ -94,7 +94,9 @@ impl Client {
     /// own.
     pub(crate) fn allocate(&self, length: usize) -> Result<Memory, Error> {
         let words = length.div_ceil(size_of::<u64>());
-        let words = u32::try_from(words).ok().filter(|words| *words <= MAX_WORDS);
+        let words = u32::try_from(words)
+            .ok()
+            .filter(|words| *words <= MAX_WORDS);
         if let Some(words) = words.filter(|words| *words > 0)
             && let Some(memory) = self.allocate_shared(words, length)?
         {
@@ -109,7 +111,7 @@ impl Client {
         let allocated = self.line.ask::<MemoryAllocated>(AllocMemory { words }, &[]);
         let (allocated, descriptors) = match allocated {
             Ok(allocated) => allocated,
-            Err(Error::Refused { .. }) => return Ok(None),
+            Err(Error::Refused { .. } | Error::Verbs(_)) => return Ok(None),
             Err(error) => return Err(error),
         };
         let (name, new_segment) = (allocated.piece, allocated.new_segment);

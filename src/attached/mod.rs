@@ -15,6 +15,7 @@ mod events;
 mod memory;
 mod queues;
 pub(crate) mod steps;
+mod texts;
 mod watcher;
 
 pub(crate) use address::ServiceAddress;
@@ -139,7 +140,9 @@ impl Client {
     /// Tells the service to destroy an object. Nobody waits for the answer of a service that is
     /// gone: it has destroyed everything.
     fn destroy(&self, request: impl Into<Request>) {
-        let done = self.line.ask::<trunkline_host::control::answers::Done>(request, &[]);
+        let done = self
+            .line
+            .ask::<trunkline_host::control::answers::Done>(request, &[]);
         let fine = done.is_ok() || !self.line.life().is_up();
         debug_assert!(fine, "an object that its handle keeps: {done:?}");
     }

@@ -4,14 +4,15 @@ use crate::error::Error;
 use crate::verbs::event::Event;
 use crate::worker::event_queue::EventQueue;
 use crate::worker::sleep::readable;
-use std::collections::HashMap;
+use std::collections::btree_map::Range;
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use trunkline_conn::host::QpEvent;
 use trunkline_host::Handle;
 use trunkline_host::control::answers::EventTaken;
 use trunkline_host::control::attributes::EventKind;
-use trunkline_qpmap::{CqId, SrqId};
+use trunkline_qpmap::{CqId, SrqId, VerbsError};
 use trunkline_wire::Qpn;
 
 /// Events that wait for one program; more are lost.
@@ -73,12 +74,12 @@ impl ClientEvents {
 /// Whose an object is: the program, and its name for it.
 pub(super) type Owner = (u64, Handle);
 
-/// Whose the objects are that events name.
+/// Whose the objects are that events and errors name.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
     pub(super) qps: HashMap<Qpn, Owner>,
-    pub(super) cqs: HashMap<CqId, Owner>,
-    pub(super) srqs: HashMap<SrqId, Owner>,
+    pub(super) cqs: BTreeMap<CqId, Owner>,
+    pub(super) srqs: BTreeMap<SrqId, Owner>,
 }
 
 /// Whom an event is for.
@@ -107,6 +108,28 @@ impl Owners {
         };
         owner.map_or(Addressee::Nobody, |owner| Addressee::One(*owner, kind))
     }
+
+    /// The error as its program hears it: by the program's names, not by those of the node.
+    pub(super) fn renamed(&self, error: VerbsError) -> VerbsError {
+        let renamed = match error {
+            VerbsError::CqInError { cq } => {
+                let same_index = CqId::named(cq, 0)..=CqId::named(cq, u32::MAX);
+                name(self.cqs.range(same_index)).map(|cq| VerbsError::CqInError { cq })
+            }
+            VerbsError::SrqInError { srq } => {
+                let same_index = SrqId::named(srq, 0)..=SrqId::named(srq, u32::MAX);
+                name(self.srqs.range(same_index)).map(|srq| VerbsError::SrqInError { srq })
+            }
+            other => Some(other),
+        };
+        // Only of what a program has can it hear that it is in error.
+        renamed.unwrap_or(VerbsError::InvalidArgument { what: "object" })
+    }
+}
+
+/// What its program calls the first object.
+fn name<Id>(mut objects: Range<'_, Id, Owner>) -> Option<u32> {
+    objects.next().map(|(_, (_, handle))| handle.index)
 }
 
 const fn kind_of(event: QpEvent) -> EventKind {
@@ -117,5 +140,31 @@ const fn kind_of(event: QpEvent) -> EventKind {
         QpEvent::AccessError => EventKind::AccessError,
         QpEvent::Fatal => EventKind::QpFatal,
         QpEvent::LastWqeReached => EventKind::LastWqeReached,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::num::NonZeroU32;
+
+    #[test]
+    fn a_program_hears_its_own_names_of_what_is_in_error() {
+        let mut owners = Owners::default();
+        let serial = NonZeroU32::MIN;
+        for (index, id) in (20..).zip([(4, u32::MAX), (5, 0), (5 << 8, 9), (6, 0)]) {
+            let owner = (1, Handle { index, serial });
+            owners.cqs.insert(CqId::named(id.0, id.1), owner);
+            owners.srqs.insert(SrqId::named(id.0 + 1, id.1), owner);
+        }
+        let (cq, srq) = (5, 6);
+        let renamed = owners.renamed(VerbsError::CqInError { cq });
+        assert_eq!(renamed, VerbsError::CqInError { cq: 21 });
+        let renamed = owners.renamed(VerbsError::SrqInError { srq });
+        assert_eq!(renamed, VerbsError::SrqInError { srq: 21 });
+        let gone = owners.renamed(VerbsError::CqInError { cq: 7 });
+        assert_eq!(gone, VerbsError::InvalidArgument { what: "object" });
+        let other = VerbsError::UnknownQp { qpn: 5 };
+        assert_eq!(owners.renamed(other), other);
     }
 }

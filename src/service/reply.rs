@@ -1,5 +1,6 @@
 //! What requests are answered with.
 
+use super::events::Owners;
 use crate::error::Error;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -29,9 +30,13 @@ impl<A: Into<Answer>> From<A> for Reply {
 
 /// Why a request is refused; nothing has changed.
 #[derive(Debug)]
-pub(super) struct Refusal {
-    errno: i32,
-    text: String,
+pub(super) enum Refusal {
+    Verbs(VerbsError),
+    /// Verbs have no error for it.
+    Other {
+        errno: i32,
+        text: String,
+    },
 }
 
 const EIO: i32 = 5;
@@ -45,15 +50,26 @@ impl Refusal {
     }
 
     /// The memory is not the client's to register.
-    pub(super) fn fault(text: String) -> Self {
+    pub(super) const fn fault(text: String) -> Self {
         let errno = EFAULT;
-        Self { errno, text }
+        Self::Other { errno, text }
     }
 
-    pub(super) fn to_answer(&self) -> Answer {
-        let failed = Failed {
-            errno: self.errno.unsigned_abs(),
-            text: Text::clipped(&self.text),
+    pub(super) fn to_answer(&self, owners: &Owners) -> Answer {
+        let failed = match self {
+            Self::Verbs(error) => {
+                let error = owners.renamed(*error);
+                Failed {
+                    errno: error.errno().unsigned_abs(),
+                    text: Text::clipped(&error.to_string()),
+                    error: Some(error.parts().map_text(Text::clipped)),
+                }
+            }
+            Self::Other { errno, text } => Failed {
+                errno: errno.unsigned_abs(),
+                text: Text::clipped(text),
+                error: None,
+            },
         };
         failed.into()
     }
@@ -61,28 +77,25 @@ impl Refusal {
 
 impl From<VerbsError> for Refusal {
     fn from(error: VerbsError) -> Self {
-        Self {
-            errno: error.errno(),
-            text: error.to_string(),
-        }
+        Self::Verbs(error)
     }
 }
 
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
         let errno = match &error {
-            Error::Verbs(error) => error.errno(),
+            Error::Verbs(error) => return Self::Verbs(*error),
             Error::System { source, .. } => source.raw_os_error().unwrap_or(EIO),
             _ => EIO,
         };
         let text = error.to_string();
-        Self { errno, text }
+        Self::Other { errno, text }
     }
 }
 
 impl From<PieceError> for Refusal {
     fn from(error: PieceError) -> Self {
-        Self {
+        Self::Other {
             errno: ENOMEM,
             text: error.to_string(),
         }
@@ -91,7 +104,7 @@ impl From<PieceError> for Refusal {
 
 impl From<std::io::Error> for Refusal {
     fn from(error: std::io::Error) -> Self {
-        Self {
+        Self::Other {
             errno: error.raw_os_error().unwrap_or(EIO),
             text: error.to_string(),
         }

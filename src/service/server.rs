@@ -454,7 +454,7 @@ impl Turn<'_> {
         let answer = answer.ok_or_else(|| {
             Parting::new(Reason::BadMessage, "it is attached already")
         })?;
-        let reply = answer.unwrap_or_else(|refusal| refusal.to_answer().into());
+        let reply = answer.unwrap_or_else(|refusal| refusal.to_answer(self.owners).into());
         deliver(self.client, number, &reply)
     }
 }

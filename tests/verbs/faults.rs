@@ -428,7 +428,7 @@ fn wrong_states_are_refused_with_their_names() {
         ..Attributes::default()
     };
     let error = qp.modify(&QpModify::Rtr(odd)).unwrap_err();
-    let complaint = "path_mtu cannot be 1000: one of 256 512 1024 2048 4096";
+    let complaint = "path_mtu cannot be 1000: a power of two, 256 to 4096";
     assert_eq!(error.to_string(), complaint);
     assert_eq!(qp.state(), QpState::Init, "a refused step changes nothing");
     let error = verbs_error(qp.modify(&QpModify::Drain).unwrap_err());

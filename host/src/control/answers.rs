@@ -6,6 +6,7 @@ use super::layout::{layout, messages};
 use crate::Handle;
 use crate::piece::PieceName;
 use trunkline_qpmap::QpState;
+use trunkline_qpmap::error::Parts;
 use trunkline_wire::{Gid, Lkey, Psn, Qpn, Rkey};
 
 layout! {
@@ -55,6 +56,8 @@ layout! {
         pub errno: u32,
         /// The same for people.
         pub text: Text<192>,
+        /// The same for programs, if verbs have an error for it.
+        pub error: Option<Parts<Text<64>>>,
     }
 }
 

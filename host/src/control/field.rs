@@ -1,10 +1,12 @@
 //! Fields of messages: what stands one behind the other, without padding, little-endian.
 
+use super::Text;
 use crate::Handle;
 use crate::piece::PieceName;
 use std::num::NonZeroU32;
 use trunkline_conn::mem::Access;
-use trunkline_qpmap::{QpState, QpType};
+use trunkline_qpmap::error::Parts;
+use trunkline_qpmap::{QpState, QpType, VerbsError};
 use trunkline_wire::{Gid, Lkey, Psn, Qpn, Rkey};
 
 /// A value that a field does not allow.
@@ -144,6 +146,36 @@ impl Field for PieceName {
         self.segment.write(out);
         self.offset.write(out);
         self.words.write(out);
+    }
+}
+
+impl Field for Parts<Text<64>> {
+    const LEN: usize = u16::LEN + size_of::<[u64; Self::NUMBERS]>() + Option::<Text<64>>::LEN;
+
+    fn read(bytes: &[u8]) -> Result<Self, BadValue> {
+        let mut rest = bytes;
+        let kind = next(&mut rest)?;
+        let mut numbers = [0; Self::NUMBERS];
+        for number in &mut numbers {
+            *number = next(&mut rest)?;
+        }
+        let text = next(&mut rest)?;
+        let parts = Self {
+            kind,
+            numbers,
+            text,
+        };
+        // Any text will do.
+        let error = VerbsError::from_parts(parts.map_text(|_| ""));
+        error.map(|_| parts).ok_or_else(|| bad_value(bytes))
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        self.kind.write(out);
+        for number in self.numbers {
+            number.write(out);
+        }
+        self.text.write(out);
     }
 }
 

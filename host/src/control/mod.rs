@@ -13,7 +13,7 @@
 //! in the order in which the type of the message has them, without padding. A flag is a byte 0 or
 //! 1; a value that may be missing is a flag and the value, zero where it is missing; a
 //! [`Handle`](crate::Handle) is its index and its serial; a [`Text`] is its length in a byte and
-//! all of its room.
+//! all of its room; an error of verbs is its [`Parts`](trunkline_qpmap::error::Parts).
 //!
 //! A client begins with [`Hello`](requests::Hello). It chooses the numbers of its requests; an
 //! answer has the number of what it answers, and what the service says unasked has number 0.

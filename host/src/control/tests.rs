@@ -1,3 +1,5 @@
+mod refusals;
+
 use super::answers::{Failed, Welcome};
 use super::attributes::{QpAttributes, QpStep, Reason, RegionPlace, RingKind};
 use super::requests::*;
@@ -339,6 +341,7 @@ fn reasons_that_there_are_not_are_refused() {
     let failed = Failed {
         errno: 12,
         text: Text::clipped("no room"),
+        error: None,
     };
     let good = Answer::from(failed).to_bytes(3);
     assert_eq!(Answer::parse(&good), Ok((3, failed.into())));

@@ -11,7 +11,7 @@ use trunkline_wire::Qpn;
 
 /// A completion queue, told apart from all others that this engine has or had. Of a node with
 /// several workers, which make their queues in one order, it is equal in all.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct CqId {
     index: u32,
     serial: u32,

@@ -84,7 +84,7 @@ pub struct QpQueues<W> {
     /// Room to receive; `None` with an SRQ.
     pub receive: Option<RecvQueue<W>>,
     /// [`QpState`], as its program may read it.
-    state: AtomicU8,
+    pub(super) state: AtomicU8,
 }
 
 impl<W: RingMemory> QpQueues<W> {

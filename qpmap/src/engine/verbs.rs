@@ -384,7 +384,8 @@ pub fn check_address(flow_label: u32, service_level: u8) -> Result<(), VerbsErro
 }
 
 pub(super) fn check_attributes(attributes: &Attributes) -> Result<(), VerbsError> {
-    Allowed::OneOf(&Attributes::PATH_MTUS).check("path_mtu", attributes.path_mtu)?;
+    let [least, .., most] = Attributes::PATH_MTUS.map(u32::from);
+    Allowed::PowerOfTwo(least, most).check("path_mtu", attributes.path_mtu)?;
     check_address(attributes.flow_label, attributes.service_level)?;
     Allowed::Range(0, 31).check("timeout", attributes.timeout)?;
     Allowed::Range(0, 7).check("retry_cnt", attributes.retry_count)?;
