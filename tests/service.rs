@@ -9,9 +9,16 @@ use trunkline::{Access, Drive, Node, QpOptions, RecvWr, SendWr, Status};
 
 fn service() -> (Service, String) {
     let at = address();
-    let node = Node::builder().address(at).drive(Drive::Threaded).build().unwrap();
+    let node = Node::builder()
+        .address(at)
+        .drive(Drive::Threaded)
+        .build()
+        .unwrap();
     let path = format!("@trunkline-test/{at}");
-    (Service::start(node, &path, &Limits::default()).unwrap(), path)
+    (
+        Service::start(node, &path, &Limits::default()).unwrap(),
+        path,
+    )
 }
 
 #[test]
@@ -28,8 +35,10 @@ fn two_programs_of_two_services_talk() {
     qb.connect(qa.address()).unwrap();
     for round in 0..100_u64 {
         ma.write(0, &round.to_ne_bytes()).unwrap();
-        qb.post_recv(&[RecvWr::new().wr_id(round).sges(&[mb.sge(0, 64)])]).unwrap();
-        qa.post_send(&[SendWr::send().wr_id(round).sges(&[ma.sge(0, 8)]).signaled()]).unwrap();
+        qb.post_recv(&[RecvWr::new().wr_id(round).sges(&[mb.sge(0, 64)])])
+            .unwrap();
+        qa.post_send(&[SendWr::send().wr_id(round).sges(&[ma.sge(0, 8)]).signaled()])
+            .unwrap();
         let done = wait_for(&ca);
         assert_eq!((done.wr_id, done.status), (round, Status::Success));
         let done = cb.wait(PATIENCE).unwrap().unwrap();

@@ -22,9 +22,11 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// Options of `trunkline serve`.
 #[derive(Args, Debug)]
-#[command(after_help = "Programs attach by Node::attach. The configuration file is TOML, with the names of the options as keys \
+#[command(
+    after_help = "Programs attach by Node::attach. The configuration file is TOML, with the names of the options as keys \
     (segment-bytes = \"1G\"); an option of the command line goes before the file's. The service \
-    ends at SIGINT and SIGTERM: programs hear of it, and their peers do.")]
+    ends at SIGINT and SIGTERM: programs hear of it, and their peers do."
+)]
 pub(crate) struct ServeArgs {
     /// Configuration file (TOML).
     #[arg(long, value_name = "FILE")]
@@ -82,6 +84,8 @@ fn ready() {
     };
     let told = UnixDatagram::unbound().and_then(|own| own.send_to(b"READY=1", socket));
     if let Err(error) = told {
-        super::print_line(&format!("trunkline: nobody hears that it is ready: {error}"));
+        super::print_line(&format!(
+            "trunkline: nobody hears that it is ready: {error}"
+        ));
     }
 }

@@ -26,8 +26,8 @@ impl Client {
         }
         let (memory, wake) = self.ring(RingKind::Doorbells, None, worker)?;
         let wake = wake.ok_or_else(|| broken("no descriptor came for doorbells"))?;
-        let bells = Bells::over(memory, self.max_qps)
-            .map_err(|error| broken(&error.to_string()))?;
+        let bells =
+            Bells::over(memory, self.max_qps).map_err(|error| broken(&error.to_string()))?;
         // Another thread may have been faster: it has the same ones.
         let _ = place.set(WorkerBells { bells, wake });
         Ok(())

@@ -46,7 +46,10 @@ impl Line {
         if address.file().is_none() {
             let peer = peer(socket.as_fd()).map_err(Error::system("credentials of the service"))?;
             if peer.uid != 0 && peer.uid != rustix::process::geteuid().as_raw() {
-                let text = format!("{address} is served by user {}, who is not trusted", peer.uid);
+                let text = format!(
+                    "{address} is served by user {}, who is not trusted",
+                    peer.uid
+                );
                 let error = std::io::Error::new(ErrorKind::PermissionDenied, text);
                 return Err(Error::system("connect")(error));
             }

@@ -68,7 +68,11 @@ impl Client {
                 let srq = srq_id(object?);
                 return Some(Event::SrqLimitReached { srq });
             }
-            EventKind::SrqError => return Some(Event::SrqError { srq: srq_id(object?) }),
+            EventKind::SrqError => {
+                return Some(Event::SrqError {
+                    srq: srq_id(object?),
+                });
+            }
             EventKind::PortError => return Some(Event::PortError { port: PORT }),
             EventKind::PortActive => return Some(Event::PortActive { port: PORT }),
             EventKind::DeviceFatal => return Some(Event::DeviceFatal),

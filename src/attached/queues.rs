@@ -5,19 +5,20 @@ use super::steps::{attributes_of, step_of};
 use crate::error::Error;
 use crate::verbs::qp::QpOptions;
 use std::sync::Arc;
+use trunkline_conn::mem::PdId;
 use trunkline_host::Handle;
+use trunkline_host::Words;
 use trunkline_host::control::answers::{Done, QpCreated, QpQueried, SrqCreated, SrqQueried};
 use trunkline_host::control::attributes::RingKind;
 use trunkline_host::control::requests::{
     CreateQp, CreateSrq, DestroyQp, DestroySrq, ModifyQp, ModifySrq, QueryQp, QuerySrq,
 };
-use trunkline_host::Words;
 use trunkline_qpmap::queue::{MAX_WR, SharedRecvQueue, Size};
 use trunkline_qpmap::ring::RingMemory;
 use trunkline_qpmap::{
-    Allowed, Attributes, Place, QpInit, QpModify, QpQueues, QpState, QpType, SrqAttributes, VerbsError,
+    Allowed, Attributes, Place, QpInit, QpModify, QpQueues, QpState, QpType, SrqAttributes, Tenant,
+    VerbsError,
 };
-use trunkline_conn::mem::PdId;
 use trunkline_wire::Psn;
 
 /// A QP that a service has for the program.
@@ -255,6 +256,7 @@ fn sizes(objects: &QpObjects, options: &QpOptions) -> QpInit {
         max_inline: options.max_inline,
         signal_all: options.signal_all,
         complete_last_wqe: options.complete_last_wqe,
+        tenant: Tenant::OWN,
     }
 }
 

@@ -164,7 +164,10 @@ mod tests {
             QpModify::Error,
         ] {
             let (step, message) = step_of(&change);
-            assert_eq!(format!("{:?}", change_of(step, &message)), format!("{change:?}"));
+            assert_eq!(
+                format!("{:?}", change_of(step, &message)),
+                format!("{change:?}")
+            );
         }
     }
 }

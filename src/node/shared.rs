@@ -1,9 +1,9 @@
 //! What the handles of a node's objects hold: its workers, and what they share.
 
+use crate::attached::Client;
 use crate::error::Error;
 use crate::node::life::Life;
 use crate::node::link::Link;
-use crate::attached::Client;
 use crate::observe::log;
 use crate::observe::status::server::Server;
 use crate::platform::Reach;
@@ -139,7 +139,9 @@ impl Shared {
     pub(crate) fn here(&self) -> &Own {
         match &self.carrier {
             Carrier::Own(own) => own,
-            Carrier::Service(_) => unreachable!("a node that a service carries has no such objects"),
+            Carrier::Service(_) => {
+                unreachable!("a node that a service carries has no such objects")
+            }
         }
     }
 
@@ -316,7 +318,10 @@ impl Shared {
 
     /// Keeps others from doing anything in all workers meanwhile.
     pub(crate) fn in_order(&self) -> MutexGuard<'_, ()> {
-        self.here().order.lock().unwrap_or_else(PoisonError::into_inner)
+        self.here()
+            .order
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Does the same in all workers: gives what each gave.
@@ -357,7 +362,11 @@ impl Shared {
     /// What all workers together have; nothing of one whose state is lost.
     pub(crate) fn sum<T: Default>(&self, of: impl Fn(&Core) -> T, add: impl Fn(&mut T, &T)) -> T {
         let mut sum = T::default();
-        for core in self.handles().iter().filter_map(|handle| handle.core().ok()) {
+        for core in self
+            .handles()
+            .iter()
+            .filter_map(|handle| handle.core().ok())
+        {
             let part = of(&core);
             add(&mut sum, &part);
         }
@@ -398,7 +407,9 @@ impl Drop for Shared {
             log::ended(self.gid.address());
         }
         if self.is_inline() {
-            self.handles().iter().for_each(|handle| handle.say_goodbye());
+            self.handles()
+                .iter()
+                .for_each(|handle| handle.say_goodbye());
         }
         // All at once, and then one after the other is waited for.
         self.threads().iter().for_each(Thread::stop);

@@ -222,7 +222,11 @@ impl Pools {
         self.sharing
     }
 
-    pub(crate) fn private_state(&self, engine: &Engine<NodePlatform>, handle: u64) -> ConnectionState {
+    pub(crate) fn private_state(
+        &self,
+        engine: &Engine<NodePlatform>,
+        handle: u64,
+    ) -> ConnectionState {
         self.private
             .state(handle, |conn| with_handle(engine, conn, handle))
     }

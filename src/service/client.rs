@@ -1,12 +1,12 @@
 //! A program that is attached: what it has.
 
+use super::ClientStatus;
 use super::bells::Bells;
 use super::events::ClientEvents;
 use super::graves::Graves;
 use super::limits::Limits;
 use super::objects::{CqEntry, MrEntry, QpEntry, SrqEntry};
 use super::reply::{Refusal, Reply};
-use super::ClientStatus;
 use crate::error::Error;
 use crate::verbs::mr::Pd;
 use crate::verbs::mw::Mw;
@@ -18,6 +18,7 @@ use trunkline_host::control::Answer;
 use trunkline_host::piece::PieceName;
 use trunkline_host::socket::{Peer, try_send_with_fds};
 use trunkline_host::{Piece, Pieces, Table, Words};
+use trunkline_qpmap::Tenant;
 
 /// How far a program has come.
 #[derive(Debug, Eq, PartialEq)]
@@ -49,6 +50,8 @@ pub(super) struct Client {
 /// The objects of a program, and the memory that they lie in. It is dropped in steps.
 #[derive(Debug)]
 pub(super) struct Belongings {
+    /// By whose weight its QPs share connections with those of others.
+    pub(super) tenant: Tenant,
     pub(super) qps: Table<QpEntry>,
     pub(super) srqs: Table<SrqEntry>,
     pub(super) cqs: Table<CqEntry>,
@@ -78,6 +81,7 @@ impl Client {
             closer: Closer::new(),
             events: ClientEvents::new()?,
             belongings: Belongings {
+                tenant: Tenant::OWN,
                 qps: Table::new(limits.qps),
                 srqs: Table::new(limits.cqs),
                 cqs: Table::new(limits.cqs),

@@ -21,6 +21,16 @@ pub struct Limits {
     pub registered_bytes: u64,
     /// The only users whose programs are let in; empty: all.
     pub users: Vec<u32>,
+    /// Weights of users, 1 to 64, by which their programs share connections; 1 where none is said.
+    pub weights: Vec<(u32, u32)>,
+}
+
+impl Limits {
+    /// The weight of a program of that user.
+    pub(super) fn weight(&self, uid: u32) -> u32 {
+        let found = self.weights.iter().find(|(user, _)| *user == uid);
+        found.map_or(1, |(_, weight)| *weight)
+    }
 }
 
 impl Default for Limits {
@@ -34,6 +44,7 @@ impl Default for Limits {
             segment_bytes: 1 << 30,
             registered_bytes: 1 << 40,
             users: Vec::new(),
+            weights: Vec::new(),
         }
     }
 }

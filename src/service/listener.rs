@@ -127,9 +127,9 @@ fn owner(address: &ServiceAddress) -> String {
         connect(&socket, address.socket())?;
         Ok(socket)
     });
-    let peer = asked.ok().and_then(|socket| {
-        trunkline_host::socket::peer(socket.as_fd()).ok()?.pid
-    });
+    let peer = asked
+        .ok()
+        .and_then(|socket| trunkline_host::socket::peer(socket.as_fd()).ok()?.pid);
     match peer {
         Some(pid) => format!("process {pid}"),
         None => "another process".into(),

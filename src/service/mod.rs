@@ -122,7 +122,8 @@ impl Service {
         }
         let listener = Listener::bind(ServiceAddress::of(path.as_ref())?)?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let wake = eventfd(0, flags).map_err(|e| Error::system("eventfd of a service")(e.into()))?;
+        let wake =
+            eventfd(0, flags).map_err(|e| Error::system("eventfd of a service")(e.into()))?;
         let (wake, board) = (Arc::new(wake), Arc::new(Board::default()));
         let server = Server::new(
             node.clone(),

@@ -9,8 +9,9 @@ use crate::verbs::mr::Pd;
 use crate::verbs::mw::Mw;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use trunkline_host::{Piece, Pieces};
 use trunkline_host::handles::Drain;
+use trunkline_host::{Piece, Pieces};
+use trunkline_qpmap::Tenant;
 
 /// Objects that one step destroys at most.
 const STEP: usize = 32;
@@ -28,6 +29,7 @@ pub(super) struct Reaper {
     graves: Graves,
     pieces: Pieces,
     uid: u32,
+    tenant: Tenant,
 }
 
 /// What a step leaves to do.
@@ -55,6 +57,7 @@ impl Reaper {
             graves: all.graves,
             pieces: all.pieces,
             uid,
+            tenant: all.tenant,
         }
     }
 
@@ -64,7 +67,7 @@ impl Reaper {
     }
 
     /// Destroys some of it.
-    pub(super) fn step(&mut self, owners: &mut Owners) -> Left {
+    pub(super) fn step(&mut self, node: &Shared, owners: &mut Owners) -> Left {
         if !self.qps.is_empty() {
             for entry in self.qps.drain_some(STEP) {
                 owners.qps.remove(&entry.qp.qpn());
@@ -90,6 +93,10 @@ impl Reaper {
         } else if !self.pieces.reclaim()
             && let Some(descriptors) = self.graves.all()
         {
+            if self.tenant != Tenant::OWN {
+                let removed = node.on_all(|core| core.engine.remove_tenant(self.tenant));
+                node.gave_up(removed, "a tenant has no QPs once they are reaped");
+            }
             return Left::Descriptors(self.uid, descriptors);
         }
         Left::More

@@ -12,13 +12,13 @@ use crate::node::Node;
 use crate::node::attributes::PortState;
 use crate::node::shared::Shared;
 use std::sync::Arc;
+use trunkline_host::Piece;
 use trunkline_host::control::answers::{
     DeviceQueried, Done, EventsWatched, PortQueried, RingGiven,
 };
 use trunkline_host::control::attributes::{PortState as Told, RingKind};
 use trunkline_host::control::requests::{RequestRing, WatchEvents};
 use trunkline_host::control::{Request, Text};
-use trunkline_host::Piece;
 use trunkline_qpmap::VerbsError;
 
 /// A request is answered or refused.
@@ -190,4 +190,3 @@ macro_rules! entry {
 }
 
 use entry;
-

@@ -1,5 +1,6 @@
 //! The thread of a service: it lets programs in, answers them in turns, and buries them.
 
+use super::Board;
 use super::client::{Client, Stage};
 use super::events::{Addressee, Owners};
 use super::greeting::{self, Judges, TurnedAway};
@@ -8,12 +9,11 @@ use super::listener::Listener;
 use super::reaper::{Left, Reaper};
 use super::reply::Reply;
 use super::requests::Desk;
-use super::Board;
 use crate::error::Error;
 use crate::node::Node;
 use crate::observe::log;
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::ErrorKind;
@@ -29,9 +29,7 @@ use trunkline_host::control::attributes::Reason;
 use trunkline_host::control::requests::Hello;
 use trunkline_host::control::{Answer, MAX_MESSAGE, Request, Text};
 use trunkline_host::segment::check_overcommit;
-use trunkline_host::socket::{
-    MAX_DESCRIPTORS, Received, SocketError, peer, try_recv_with_fds,
-};
+use trunkline_host::socket::{MAX_DESCRIPTORS, Received, SocketError, peer, try_recv_with_fds};
 
 /// What the thread waits for; programs have tokens from [`FIRST`] on, two each.
 const LISTENER: u64 = 0;
@@ -343,7 +341,7 @@ impl Server {
         let Some(mut reaper) = self.reaping.pop_front() else {
             return;
         };
-        match reaper.step(&mut self.owners) {
+        match reaper.step(&self.node.shared, &mut self.owners) {
             Left::More => self.reaping.push_back(reaper),
             Left::Descriptors(uid, descriptors) => self.close(uid, descriptors),
         }
@@ -451,9 +449,8 @@ impl Turn<'_> {
             token: self.token,
         };
         let answer = desk.answer(request);
-        let answer = answer.ok_or_else(|| {
-            Parting::new(Reason::BadMessage, "it is attached already")
-        })?;
+        let answer =
+            answer.ok_or_else(|| Parting::new(Reason::BadMessage, "it is attached already"))?;
         let reply = answer.unwrap_or_else(|refusal| refusal.to_answer(self.owners).into());
         deliver(self.client, number, &reply)
     }
@@ -461,6 +458,15 @@ impl Turn<'_> {
 
 /// Lets a program in.
 fn attach(client: &mut Client, number: u32, node: &Node, limits: &Limits) -> Result<(), Parting> {
+    let weight = limits.weight(client.peer.uid);
+    let tenants = node.shared.on_all(|core| core.engine.add_tenant(weight));
+    let tenants = tenants.map_err(|error| Parting::new(Reason::Failed, error.to_string()))?;
+    // The service alone adds and removes them, in all workers alike.
+    assert!(
+        tenants.iter().all(|tenant| *tenant == tenants[0]),
+        "workers differ"
+    );
+    client.belongings.tenant = tenants[0];
     client.stage = Stage::Attached;
     log::attached(&client.status());
     deliver(client, number, &greeting::welcome(node, limits).into())
@@ -478,10 +484,7 @@ fn deliver(client: &Client, number: u32, reply: &Reply) -> Result<(), Parting> {
 }
 
 /// The next message of a program, if there is one.
-fn hear(
-    client: &Client,
-    buffer: &mut [u8; MAX_MESSAGE],
-) -> Result<Option<Received>, Parting> {
+fn hear(client: &Client, buffer: &mut [u8; MAX_MESSAGE]) -> Result<Option<Received>, Parting> {
     match try_recv_with_fds(client.socket(), buffer) {
         Ok(Some(received)) => Ok(Some(received)),
         Ok(None) => Err(Parting::new(Reason::Asked, "it closed its end")),

@@ -3,7 +3,6 @@
 use crate::attached::{Client, QpObjects, ServedQp, is_offered};
 use crate::error::Error;
 use crate::node::shared::Shared;
-use trunkline_host::Words;
 use crate::verbs::connection::Connection;
 use crate::verbs::cq::Cq;
 use crate::verbs::mr::Pd;
@@ -14,6 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 use trunkline_conn::mem::Access;
 use trunkline_conn::work::SendOp;
+use trunkline_host::Words;
 use trunkline_qpmap::queue::{RecvQueue, Size};
 use trunkline_qpmap::wqe::{RecvWr, SendWr};
 use trunkline_qpmap::{
@@ -128,6 +128,20 @@ impl Pd {
     /// Sizes out of range, too many QPs, no such worker, or another one than the SRQ's; a CQ or SRQ
     /// of another node, or in error.
     pub fn create_qp(&self, send_cq: &Cq, recv_cq: &Cq, options: &QpOptions) -> Result<Qp, Error> {
+        self.create_qp_of(Tenant::OWN, send_cq, recv_cq, options)
+    }
+
+    /// The same for a tenant of the node.
+    ///
+    /// # Errors
+    /// As [`create_qp`](Self::create_qp).
+    pub(crate) fn create_qp_of(
+        &self,
+        tenant: Tenant,
+        send_cq: &Cq,
+        recv_cq: &Cq,
+        options: &QpOptions,
+    ) -> Result<Qp, Error> {
         let node = &self.0.node;
         send_cq.0.node.check_same(node, "CQ")?;
         recv_cq.0.node.check_same(node, "CQ")?;
@@ -150,7 +164,7 @@ impl Pd {
             max_inline: options.max_inline,
             signal_all: options.signal_all,
             complete_last_wqe: options.complete_last_wqe,
-            tenant: Tenant::OWN,
+            tenant,
         };
         let of_srq = options.srq.as_ref().map(Srq::worker);
         let worker = node.chosen(options.worker.or(of_srq))?;

@@ -3,12 +3,12 @@
 use crate::attached::{Client, srq_id};
 use crate::error::Error;
 use crate::node::shared::Shared;
-use trunkline_host::Words;
 use crate::verbs::mr::Pd;
 use crate::worker::handle::WorkerHandle;
 use std::fmt;
 use std::sync::Arc;
 use trunkline_host::Handle;
+use trunkline_host::Words;
 use trunkline_qpmap::queue::{SharedRecvQueue, Size};
 use trunkline_qpmap::wqe::RecvWr;
 use trunkline_qpmap::{SrqAttributes, SrqId, VerbsError};

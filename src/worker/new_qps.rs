@@ -3,10 +3,10 @@
 //! control call. So a program that makes a QP waits for no round of a busy worker, and from there
 //! to RTS the worker's lock is taken once.
 
-use trunkline_host::Words;
 use crate::worker::core::Core;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use trunkline_host::Words;
 use trunkline_qpmap::{Place, QpInit, QpQueues, VerbsError};
 use trunkline_wire::Psn;
 

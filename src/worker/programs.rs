@@ -5,8 +5,8 @@ use crate::worker::handle::WorkerHandle;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use trunkline_host::wake::{TAKEN_AT_ONCE, WakeSet};
 use trunkline_host::Words;
+use trunkline_host::wake::{TAKEN_AT_ONCE, WakeSet};
 use trunkline_qpmap::doorbell::{Apart, Bells};
 
 /// Rounds after which a worker that is awake looks who has woken it: a look is a system call.

@@ -52,7 +52,10 @@ pub fn wait_for(cq: &Cq) -> Completion {
 }
 
 /// Whether the tests of this program are those of nodes that services carry.
-pub const SERVED: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), [.., b'_', b's', b'e', b'r', b'v', b'e', b'd']);
+pub const SERVED: bool = matches!(
+    env!("CARGO_CRATE_NAME").as_bytes(),
+    [.., b'_', b's', b'e', b'r', b'v', b'e', b'd']
+);
 
 /// Ends a test that looks at what only a node inside the program shows, where a service carries it.
 #[macro_export]

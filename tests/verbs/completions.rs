@@ -5,8 +5,8 @@ use super::common::{End, PATIENCE, Pair, address, inline, next, until};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use trunkline::{
-    Completion, Cq, CqError, CqOverflow, Error, Event, Node, Qp, QpEvent, QpModify, QpOptions, QpState,
-    SendOp, Status, VerbsError,
+    Completion, Cq, CqError, CqOverflow, Error, Event, Node, Qp, QpEvent, QpModify, QpOptions,
+    QpState, SendOp, Status, VerbsError,
 };
 
 pub(super) fn pair_of_workers(workers: u8) -> Pair {
@@ -229,7 +229,10 @@ fn a_cq_that_overruns_at_one_worker_is_in_error_at_all() {
         }
         taken.sort_unstable();
         assert_eq!(taken, [0, 1, 2, 3, 50]);
-        assert_eq!(cq.poll_one(), Err(CqError::Overflow(CqOverflow { capacity: 4 })));
+        assert_eq!(
+            cq.poll_one(),
+            Err(CqError::Overflow(CqOverflow { capacity: 4 }))
+        );
     }
 }
 

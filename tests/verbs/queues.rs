@@ -449,6 +449,10 @@ fn nothing_is_held_for_qps_that_are_gone() {
         }
     }
     let empty = trunkline_qpmap::LiveObjects::default();
-    pair.until("node a to be empty", || pair.a.carrier.live_objects() == empty);
-    pair.until("node b to be empty", || pair.b.carrier.live_objects() == empty);
+    pair.until("node a to be empty", || {
+        pair.a.carrier.live_objects() == empty
+    });
+    pair.until("node b to be empty", || {
+        pair.b.carrier.live_objects() == empty
+    });
 }

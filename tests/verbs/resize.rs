@@ -31,12 +31,18 @@ fn a_cq_holds_as_many_completions_as_its_depth_says_and_overruns_with_one_more()
         complete(&pair, u64::from(depth) + 1);
         let mut out = vec![Completion::BLANK; depth as usize + 1];
         assert_eq!(cq.poll(&mut out), Ok(depth as usize));
-        assert_eq!(cq.poll(&mut out), Err(CqError::Overflow(CqOverflow { capacity: depth })));
+        assert_eq!(
+            cq.poll(&mut out),
+            Err(CqError::Overflow(CqOverflow { capacity: depth }))
+        );
         // It stays in error, and as deep as it was.
         let refused = verbs_error(cq.resize(1024).unwrap_err());
         let index = cq.id().index();
         assert_eq!(refused, VerbsError::CqInError { cq: index });
-        assert_eq!(cq.poll(&mut out), Err(CqError::Overflow(CqOverflow { capacity: depth })));
+        assert_eq!(
+            cq.poll(&mut out),
+            Err(CqError::Overflow(CqOverflow { capacity: depth }))
+        );
         assert_eq!(cq.depth(), depth);
     }
 }

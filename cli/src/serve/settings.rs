@@ -8,6 +8,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use trunkline::service::Limits;
 
 /// Where programs find a service that was not told another place: a name without a file, which
@@ -18,6 +19,7 @@ const WORKERS: Range<u64> = Range::new(1, 64);
 const CONNECTIONS: Range<u64> = Range::new(1, 254);
 const QPS: Range<u64> = Range::new(1, 1 << 18);
 const COUNT: Range<u64> = Range::new(1, 1 << 20);
+const WEIGHTS: Range<u64> = Range::new(1, 64);
 const BYTES: Range<u64> = Range::new(1 << 16, 1 << 48);
 
 /// The options, of the command line or of a file.
@@ -40,6 +42,10 @@ pub(super) struct Flags {
     /// Let in programs of this user only, by number; may be repeated [default: all users].
     #[arg(long = "user", value_name = "UID")]
     user: Vec<u32>,
+    /// Weight of the programs of a user, 1 to 64, where several share a connection; may be repeated
+    /// [default: 1].
+    #[arg(long = "weight", value_name = "UID=WEIGHT")]
+    weight: Vec<Weight>,
     /// Most programs [default: 1024].
     #[arg(long, value_parser = COUNT.count::<u32>(), allow_negative_numbers = true)]
     programs: Option<u32>,
@@ -63,6 +69,35 @@ pub(super) struct Flags {
     #[arg(long, value_name = "BYTES", value_parser = BYTES.bytes(), allow_negative_numbers = true)]
     #[serde(deserialize_with = "bytes")]
     registered_bytes: Option<u64>,
+}
+
+/// The weight of a user: `1000=8`.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
+#[serde(try_from = "String")]
+struct Weight {
+    uid: u32,
+    weight: u32,
+}
+
+impl FromStr for Weight {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (uid, weight) = text.split_once('=').ok_or("it is no UID=WEIGHT")?;
+        let uid = uid
+            .parse()
+            .map_err(|_| format!("{uid} is no user's number"))?;
+        let weight = WEIGHTS.count()(weight)?;
+        Ok(Self { uid, weight })
+    }
+}
+
+impl TryFrom<String> for Weight {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
 }
 
 /// How a file may say a number of bytes.
@@ -134,6 +169,14 @@ impl Settings {
             true => file.user,
             false => flags.user.clone(),
         };
+        let weights = match flags.weight.is_empty() {
+            true => &file.weight,
+            false => &flags.weight,
+        };
+        limits.weights = weights
+            .iter()
+            .map(|weight| (weight.uid, weight.weight))
+            .collect();
         let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
         Ok(Self {
             address: flags.address.or(file.address).unwrap_or(localhost),
@@ -146,8 +189,8 @@ impl Settings {
 }
 
 fn read(path: &Path) -> Result<Flags> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("cannot read {}", path.display()))?;
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let flags: Flags = toml::from_str(&text).map_err(|error| {
         let text = error.to_string();
         wrong(format!("{}: {}", path.display(), text.trim_end()))
@@ -195,7 +238,9 @@ mod tests {
 
     #[test]
     fn the_command_line_goes_before_the_file_and_the_file_before_defaults() {
-        let path = file("address = \"10.0.0.1\"\nqps = 7\nsegment-bytes = \"2M\"\nregistered-bytes = 70000\nuser = [3]\n");
+        let path = file(
+            "address = \"10.0.0.1\"\nqps = 7\nsegment-bytes = \"2M\"\nregistered-bytes = 70000\nuser = [3]\n",
+        );
         let flags = Flags {
             qps: Some(9),
             ..Flags::default()
@@ -203,7 +248,10 @@ mod tests {
         let settings = Settings::of(Some(&path), &flags).unwrap();
         std::fs::remove_file(path).unwrap();
         assert_eq!(settings.address, IpAddr::from([10, 0, 0, 1]));
-        assert_eq!((settings.limits.qps, settings.limits.segment_bytes), (9, 2 << 20));
+        assert_eq!(
+            (settings.limits.qps, settings.limits.segment_bytes),
+            (9, 2 << 20)
+        );
         assert_eq!((settings.limits.users, settings.workers), (vec![3], 1));
         assert_eq!(settings.socket, PathBuf::from(SOCKET));
     }

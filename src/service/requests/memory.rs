@@ -10,9 +10,7 @@ use crate::verbs::ah::check_peer;
 use crate::verbs::mr::Pd;
 use std::sync::Arc;
 use trunkline_dataplane::Region;
-use trunkline_host::control::answers::{
-    MemoryAllocated, MrRegistered, MwAllocated, PdAllocated,
-};
+use trunkline_host::control::answers::{MemoryAllocated, MrRegistered, MwAllocated, PdAllocated};
 use trunkline_host::control::attributes::{MwKind, RegionPlace};
 use trunkline_host::control::requests::{RegisterMr, ReregisterMr};
 use trunkline_host::{Handle, Words};

@@ -38,7 +38,7 @@ impl Desk<'_> {
         };
         let pd = entry!(all.pds, request.pd, "PD")?;
         let (send_cq, recv_cq) = (self.cq(request.send_cq)?, self.cq(request.recv_cq)?);
-        let qp = pd.create_qp(&send_cq.cq, &recv_cq.cq, &options)?;
+        let qp = pd.create_qp_of(all.tenant, &send_cq.cq, &recv_cq.cq, &options)?;
         let (address, worker) = (qp.address(), qp.worker());
         let entry = QpEntry {
             qp,
