@@ -1,6 +1,6 @@
 //! What goes wrong ends in the right status, on the right QP and on no other.
 
-use super::common::{Pair, address, ah_to, is_bound, pattern};
+use super::common::{Pair, SERVED, address, ah_to, is_bound, pattern};
 use super::{TARGET, ended, verbs_error};
 use std::net::IpAddr;
 use std::time::Duration;
@@ -391,7 +391,12 @@ fn a_peer_is_one_host() {
         assert_eq!(qp.state(), QpState::Init);
         qp.modify(&QpModify::Reset).unwrap();
         let options = ConnectionOptions::default();
-        refused(pair.a.node.open_connection(address, &options).unwrap_err());
+        refused(
+            pair.a
+                .carrier
+                .open_connection(address, &options)
+                .unwrap_err(),
+        );
         refused(pair.a.pd.create_ah(&ah_to(gid)).unwrap_err());
     }
     // A refusal leaves the QP as it was.
@@ -482,7 +487,10 @@ fn a_request_whose_peer_cannot_be_reached_says_why() {
     let third = to(qb.address());
     assert_eq!(fails(&third), VendorError::OtherPeer);
     drop(qb);
-    assert_eq!(fails(&qa), VendorError::QpGone);
+    let why = fails(&qa);
+    // Where the nodes run by themselves the request may be posted when that is known already.
+    let known = SERVED && why == VendorError::NoQp;
+    assert!(known || why == VendorError::QpGone, "{why:?}");
     let nowhere = trunkline::QpAddress {
         gid: address().into(),
         ..qa.address()
