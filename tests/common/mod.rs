@@ -11,7 +11,7 @@ pub mod host;
 pub mod stranger;
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use trunkline::service::{Limits, Service};
 use trunkline::{
@@ -88,8 +88,6 @@ pub struct End {
     pub node: Node,
     /// The node that carries its packets: the same, or that of a service.
     pub carrier: Node,
-    /// Requests whose completion a test has waited for.
-    pub awaited: AtomicU64,
     pub pd: Pd,
     pub send_cq: Cq,
     pub recv_cq: Cq,
@@ -118,7 +116,6 @@ impl End {
         let mr = pd.register(REGION, Access::ALL).unwrap();
         Self {
             carrier: node.clone(),
-            awaited: AtomicU64::new(0),
             node,
             pd,
             send_cq,

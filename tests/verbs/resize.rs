@@ -1,7 +1,7 @@
 //! CQs that change their depth while they are in use.
 
 use super::common::{End, PATIENCE, Pair, address};
-use super::completions::{at, complete, connected, drain, pair_of_workers, write};
+use super::completions::{at, completing, connected, drain, pair_of_workers, write};
 use super::verbs_error;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,10 +25,10 @@ fn a_cq_holds_as_many_completions_as_its_depth_says_and_overruns_with_one_more()
         let (depth, asked) = (cq.depth(), resized.unwrap_or(made));
         assert!(depth >= asked && depth < 2 * asked, "{depth} for {asked}");
         let (qa, _qb) = connected(&pair, &cq, 0);
-        for wr_id in 0..=depth.into() {
-            write(&pair, &qa, wr_id);
-        }
-        complete(&pair, u64::from(depth) + 1);
+        let count = u64::from(depth) + 1;
+        completing(&pair, count, || {
+            (0..count).for_each(|wr_id| write(&pair, &qa, wr_id));
+        });
         let mut out = vec![Completion::BLANK; depth as usize + 1];
         assert_eq!(cq.poll(&mut out), Ok(depth as usize));
         assert_eq!(
@@ -53,10 +53,9 @@ fn a_cq_is_not_made_smaller_than_what_is_in_it_and_keeps_all_of_it() {
     let cq = pair.a.node.create_cq(64).unwrap();
     let qps = [0, 1, 2].map(|worker| connected(&pair, &cq, worker));
     for (qp, count) in qps.iter().zip([4, 9, 6]) {
-        for wr_id in 0..count {
-            write(&pair, &qp.0, wr_id);
-        }
-        complete(&pair, count);
+        completing(&pair, count, || {
+            (0..count).for_each(|wr_id| write(&pair, &qp.0, wr_id));
+        });
     }
     // The worker with most of them decides.
     let refused = verbs_error(cq.resize(8).unwrap_err());
@@ -75,8 +74,7 @@ fn a_cq_is_not_made_smaller_than_what_is_in_it_and_keeps_all_of_it() {
         assert_eq!(cookies(&own), Vec::from_iter(0..count));
     }
     cq.resize(1).unwrap();
-    write(&pair, &qps[2].0, 77);
-    complete(&pair, 1);
+    completing(&pair, 1, || write(&pair, &qps[2].0, 77));
     assert_eq!(cookies(&drain(&cq)), [77]);
 }
 
@@ -93,7 +91,7 @@ fn a_depth_out_of_range_is_refused_and_the_cq_is_as_it_was() {
     assert_eq!(cq.depth(), 8);
 }
 
-/// A program that waits in [`Cq::wait`] for what two workers complete, while another thread resizes
+/// A program that waits in [`Cq::wait`] for what two workers completing, while another thread resizes
 /// the CQ all the time.
 #[test]
 fn completions_come_once_and_in_order_while_the_cq_is_resized_under_a_program_that_waits() {
@@ -153,8 +151,7 @@ fn a_cq_that_was_armed_before_it_was_resized_raises_its_event() {
     let pair = pair_of_workers(2);
     let cq: Cq = pair.a.node.create_cq(4).unwrap();
     let (qa, _qb) = connected(&pair, &cq, 1);
-    write(&pair, &qa, 1);
-    complete(&pair, 1);
+    completing(&pair, 1, || write(&pair, &qa, 1));
     assert_eq!(cookies(&drain(&cq)), [1]);
     cq.arm(false);
     cq.resize(32).unwrap();
