@@ -185,11 +185,7 @@ impl Client {
         srq: Handle,
         queue: &SharedRecvQueue<Words>,
     ) -> Result<(), Error> {
-        if !queue.has_ring() {
-            let memory = self.queue_ring(RingKind::Shared, srq, queue.size())?;
-            queue.begin(memory);
-        }
-        Ok(())
+        queue.ready(|size| self.queue_ring(RingKind::Shared, srq, size))
     }
 
     pub(crate) fn query_srq(&self, srq: Handle) -> Result<SrqAttributes, Error> {

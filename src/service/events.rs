@@ -4,7 +4,6 @@ use crate::error::Error;
 use crate::verbs::event::Event;
 use crate::worker::event_queue::EventQueue;
 use crate::worker::sleep::readable;
-use std::collections::btree_map::Range;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use trunkline_conn::host::QpEvent;
 use trunkline_host::Handle;
 use trunkline_host::control::answers::EventTaken;
 use trunkline_host::control::attributes::EventKind;
-use trunkline_qpmap::{CqId, SrqId, VerbsError};
+use trunkline_qpmap::{CqId, SrqId};
 use trunkline_wire::Qpn;
 
 /// Events that wait for one program; more are lost.
@@ -79,7 +78,7 @@ pub(super) type Owner = (u64, Handle);
 pub(super) struct Owners {
     pub(super) qps: HashMap<Qpn, Owner>,
     pub(super) cqs: BTreeMap<CqId, Owner>,
-    pub(super) srqs: BTreeMap<SrqId, Owner>,
+    pub(super) srqs: HashMap<SrqId, Owner>,
 }
 
 /// Whom an event is for.
@@ -109,27 +108,12 @@ impl Owners {
         owner.map_or(Addressee::Nobody, |owner| Addressee::One(*owner, kind))
     }
 
-    /// The error as its program hears it: by the program's names, not by those of the node.
-    pub(super) fn renamed(&self, error: VerbsError) -> VerbsError {
-        let renamed = match error {
-            VerbsError::CqInError { cq } => {
-                let same_index = CqId::named(cq, 0)..=CqId::named(cq, u32::MAX);
-                name(self.cqs.range(same_index)).map(|cq| VerbsError::CqInError { cq })
-            }
-            VerbsError::SrqInError { srq } => {
-                let same_index = SrqId::named(srq, 0)..=SrqId::named(srq, u32::MAX);
-                name(self.srqs.range(same_index)).map(|srq| VerbsError::SrqInError { srq })
-            }
-            other => Some(other),
-        };
-        // Only of what a program has can it hear that it is in error.
-        renamed.unwrap_or(VerbsError::InvalidArgument { what: "object" })
+    /// What its program calls the CQ with this index.
+    pub(super) fn cq_named(&self, index: u32) -> Option<Handle> {
+        let with_index = CqId::named(index, 0)..=CqId::named(index, u32::MAX);
+        let (_, (_, handle)) = self.cqs.range(with_index).next()?;
+        Some(*handle)
     }
-}
-
-/// What its program calls the first object.
-fn name<Id>(mut objects: Range<'_, Id, Owner>) -> Option<u32> {
-    objects.next().map(|(_, (_, handle))| handle.index)
 }
 
 const fn kind_of(event: QpEvent) -> EventKind {
@@ -149,22 +133,18 @@ mod tests {
     use std::num::NonZeroU32;
 
     #[test]
-    fn a_program_hears_its_own_names_of_what_is_in_error() {
+    fn a_cq_is_found_by_its_index_whatever_its_serial() {
         let mut owners = Owners::default();
-        let serial = NonZeroU32::MIN;
-        for (index, id) in (20..).zip([(4, u32::MAX), (5, 0), (5 << 8, 9), (6, 0)]) {
-            let owner = (1, Handle { index, serial });
-            owners.cqs.insert(CqId::named(id.0, id.1), owner);
-            owners.srqs.insert(SrqId::named(id.0 + 1, id.1), owner);
+        let handle = |index| Handle {
+            index,
+            serial: NonZeroU32::MIN,
+        };
+        for (own, (index, serial)) in (20..).zip([(4, u32::MAX), (5, 0), (7, u32::MAX), (8, 0)]) {
+            let owner = (1, handle(own));
+            owners.cqs.insert(CqId::named(index, serial), owner);
         }
-        let (cq, srq) = (5, 6);
-        let renamed = owners.renamed(VerbsError::CqInError { cq });
-        assert_eq!(renamed, VerbsError::CqInError { cq: 21 });
-        let renamed = owners.renamed(VerbsError::SrqInError { srq });
-        assert_eq!(renamed, VerbsError::SrqInError { srq: 21 });
-        let gone = owners.renamed(VerbsError::CqInError { cq: 7 });
-        assert_eq!(gone, VerbsError::InvalidArgument { what: "object" });
-        let other = VerbsError::UnknownQp { qpn: 5 };
-        assert_eq!(owners.renamed(other), other);
+        let found = [3, 4, 5, 6, 7, 8, 9].map(|index| owners.cq_named(index));
+        let own = [None, Some(20), Some(21), None, Some(22), Some(23), None];
+        assert_eq!(found, own.map(|index| index.map(handle)));
     }
 }

@@ -1,6 +1,5 @@
 //! What requests are answered with.
 
-use super::events::Owners;
 use crate::error::Error;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -55,10 +54,11 @@ impl Refusal {
         Self::Other { errno, text }
     }
 
-    pub(super) fn to_answer(&self, owners: &Owners) -> Answer {
+    /// `renamed`: with the program's names of objects.
+    pub(super) fn to_answer(&self, renamed: impl FnOnce(VerbsError) -> VerbsError) -> Answer {
         let failed = match self {
             Self::Verbs(error) => {
-                let error = owners.renamed(*error);
+                let error = renamed(*error);
                 Failed {
                     errno: error.errno().unsigned_abs(),
                     text: Text::clipped(&error.to_string()),

@@ -2,6 +2,7 @@
 
 mod completions;
 mod memory;
+mod names;
 mod queues;
 
 use super::client::Client;

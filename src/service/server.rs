@@ -451,7 +451,10 @@ impl Turn<'_> {
         let answer = desk.answer(request);
         let answer =
             answer.ok_or_else(|| Parting::new(Reason::BadMessage, "it is attached already"))?;
-        let reply = answer.unwrap_or_else(|refusal| refusal.to_answer(self.owners).into());
+        let reply = answer.unwrap_or_else(|refusal| {
+            let renamed = |error| desk.renamed(error, request);
+            refusal.to_answer(renamed).into()
+        });
         deliver(self.client, number, &reply)
     }
 }

@@ -17,7 +17,7 @@ use trunkline_conn::work::Receive;
 use trunkline_wire::Worker;
 
 /// A shared receive queue, told apart from all others that its node has or had.
-#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct SrqId {
     /// The worker that it belongs to.
     worker: u8,

@@ -47,9 +47,17 @@ impl<W: RingMemory> SharedRecvQueue<W> {
         Ok(())
     }
 
-    /// Whether the queue has the memory of its ring.
-    pub fn has_ring(&self) -> bool {
-        self.lock().has_ring()
+    /// Makes sure that the queue has a ring, in the memory that `memory` gives for its size, while
+    /// nobody posts.
+    ///
+    /// # Errors
+    /// What `memory` says.
+    pub fn ready<E>(&self, memory: impl FnOnce(Size) -> Result<W, E>) -> Result<(), E> {
+        let current = self.lock();
+        if !current.has_ring() {
+            current.begin(memory(current.size())?);
+        }
+        Ok(())
     }
 
     /// Gives the queue the memory of its ring, as [`SendQueue::begin`](super::SendQueue::begin).

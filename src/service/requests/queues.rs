@@ -57,7 +57,7 @@ impl Desk<'_> {
         .into())
     }
 
-    fn qp(&self, qp: Handle) -> Result<&QpEntry, Refusal> {
+    pub(super) fn qp(&self, qp: Handle) -> Result<&QpEntry, Refusal> {
         entry!(self.client.belongings.qps, qp, "QP")
     }
 
