@@ -22,6 +22,7 @@ mod reaper;
 mod reply;
 mod requests;
 mod server;
+mod turn;
 
 pub use limits::Limits;
 

@@ -3,12 +3,11 @@
 use super::Board;
 use super::client::{Client, Stage};
 use super::events::{Addressee, Owners};
-use super::greeting::{self, Judges, TurnedAway};
+use super::greeting::{self, Judges};
 use super::limits::Limits;
 use super::listener::Listener;
 use super::reaper::{Left, Reaper};
-use super::reply::Reply;
-use super::requests::Desk;
+use super::turn::{Answered, Parting, Turn, attach, deliver, hear};
 use crate::error::Error;
 use crate::node::Node;
 use crate::observe::log;
@@ -16,20 +15,17 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::io::ErrorKind;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use trunkline_dataplane::process::with_signals_blocked;
-use trunkline_host::Closer;
 use trunkline_host::control::answers::{Detached, Refused};
 use trunkline_host::control::attributes::Reason;
-use trunkline_host::control::requests::Hello;
-use trunkline_host::control::{Answer, MAX_MESSAGE, Request, Text};
+use trunkline_host::control::{Answer, MAX_MESSAGE, Text};
 use trunkline_host::segment::check_overcommit;
-use trunkline_host::socket::{MAX_DESCRIPTORS, Received, SocketError, peer, try_recv_with_fds};
+use trunkline_host::socket::peer;
 
 /// What the thread waits for; programs have tokens from [`FIRST`] on, two each.
 const LISTENER: u64 = 0;
@@ -68,29 +64,6 @@ pub(super) struct Server {
 struct Attached {
     client: Client,
     process: Option<OwnedFd>,
-}
-
-/// Why a program is parted with.
-struct Parting {
-    reason: Reason,
-    text: String,
-    /// The request that was the reason.
-    number: u32,
-}
-
-impl Parting {
-    fn new(reason: Reason, text: impl Into<String>) -> Self {
-        Self {
-            reason,
-            text: text.into(),
-            number: 0,
-        }
-    }
-
-    /// Whether the program did what no library does.
-    const fn is_violation(&self) -> bool {
-        matches!(self.reason, Reason::BadMessage | Reason::TooManyRequests)
-    }
 }
 
 impl Server {
@@ -225,29 +198,48 @@ impl Server {
     /// Answers some requests of a program.
     fn serve(&mut self, token: u64) {
         for _ in 0..TURN {
-            let Some(attached) = self.clients.get_mut(&token) else {
-                return;
-            };
-            let client = &mut attached.client;
-            let heard = match hear(client, &mut self.buffer) {
-                Ok(Some(received)) => {
-                    let mut turn = Turn {
-                        node: &self.node,
-                        limits: &self.limits,
-                        owners: &mut self.owners,
-                        judges: &self.judges,
-                        client,
-                        token,
-                    };
-                    turn.attend(&self.buffer[..received.bytes], received.descriptors)
-                }
-                Ok(None) => return,
-                Err(parting) => Err(parting),
-            };
-            if let Err(parting) = heard {
-                return self.part_with(token, &parting);
+            match self.serve_one(token) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(parting) => return self.part_with(token, &parting),
             }
-            self.reclaiming.insert(token);
+        }
+        self.reclaiming.insert(token);
+    }
+
+    /// Answers the next request of a program; false: there is none.
+    fn serve_one(&mut self, token: u64) -> Result<bool, Parting> {
+        let Some(attached) = self.clients.get_mut(&token) else {
+            return Ok(false);
+        };
+        let client = &mut attached.client;
+        let Some(received) = hear(client, &mut self.buffer)? else {
+            return Ok(false);
+        };
+        let mut turn = Turn {
+            node: &self.node,
+            limits: &self.limits,
+            owners: &mut self.owners,
+            judges: &self.judges,
+            client,
+            token,
+        };
+        let message = &self.buffer[..received.bytes];
+        let Some(Answered {
+            number,
+            reply,
+            tells,
+        }) = turn.attend(message, received.descriptors)?
+        else {
+            return Ok(true);
+        };
+        if tells {
+            // What follows from the request is told before its answer is.
+            self.tell_events();
+        }
+        match self.clients.get(&token) {
+            Some(attached) => deliver(&attached.client, number, &reply).map(|()| true),
+            None => Ok(false),
         }
     }
 
@@ -264,7 +256,8 @@ impl Server {
             let welcome = match judged.memory {
                 Ok(memory) => {
                     client.memory = Some(memory);
-                    attach(client, judged.number, &self.node, &self.limits)
+                    let welcome = attach(client, &self.node, &self.limits);
+                    welcome.and_then(|reply| deliver(client, judged.number, &reply))
                 }
                 Err(why) => Err(Parting {
                     number: judged.number,
@@ -372,143 +365,5 @@ impl Server {
         let attached = clients.filter(|attached| attached.client.stage == Stage::Attached);
         let all = attached.map(|attached| attached.client.status());
         *self.board.clients() = all.collect();
-    }
-}
-
-/// What the answers to one program need.
-struct Turn<'a> {
-    node: &'a Node,
-    limits: &'a Limits,
-    owners: &'a mut Owners,
-    judges: &'a Judges,
-    client: &'a mut Client,
-    token: u64,
-}
-
-impl Turn<'_> {
-    /// Answers a message.
-    fn attend(
-        &mut self,
-        message: &[u8],
-        descriptors: [Option<OwnedFd>; MAX_DESCRIPTORS],
-    ) -> Result<(), Parting> {
-        let [first, second] = descriptors;
-        close(&self.client.closer, second)?;
-        let (number, request) = match Request::parse(message) {
-            Ok(parsed) => parsed,
-            Err(error) => {
-                close(&self.client.closer, first)?;
-                return Err(Parting::new(Reason::BadMessage, error.to_string()));
-            }
-        };
-        let attended = match (&self.client.stage, request) {
-            (Stage::Silent, Request::Hello(hello)) => self.greet(number, &hello, first),
-            (stage, request) => {
-                let is_attached = *stage == Stage::Attached;
-                close(&self.client.closer, first)?;
-                match is_attached {
-                    true => self.answer(number, &request),
-                    false => Err(Parting::new(Reason::BadMessage, "it was not let in yet")),
-                }
-            }
-        };
-        attended.map_err(|parting| Parting { number, ..parting })
-    }
-
-    fn greet(
-        &mut self,
-        number: u32,
-        hello: &Hello,
-        memory: Option<OwnedFd>,
-    ) -> Result<(), Parting> {
-        self.client.name = hello.name.as_str().to_owned();
-        let turned_away = |(reason, text): TurnedAway| Parting::new(reason, text);
-        if let Err(why) = greeting::understand(hello) {
-            close(&self.client.closer, memory)?;
-            return Err(turned_away(why));
-        }
-        match memory {
-            None => attach(self.client, number, self.node, self.limits),
-            Some(memory) => {
-                let name = (self.token, number);
-                let judged = self.judges.judge(self.client, name, memory);
-                judged.map_err(turned_away)
-            }
-        }
-    }
-
-    fn answer(&mut self, number: u32, request: &Request) -> Result<(), Parting> {
-        if let Request::Detach(_) = request {
-            return Err(Parting::new(Reason::Asked, "it asked for it"));
-        }
-        let mut desk = Desk {
-            node: self.node,
-            limits: self.limits,
-            owners: self.owners,
-            client: self.client,
-            token: self.token,
-        };
-        let answer = desk.answer(request);
-        let answer =
-            answer.ok_or_else(|| Parting::new(Reason::BadMessage, "it is attached already"))?;
-        let reply = answer.unwrap_or_else(|refusal| {
-            let renamed = |error| desk.renamed(error, request);
-            refusal.to_answer(renamed).into()
-        });
-        deliver(self.client, number, &reply)
-    }
-}
-
-/// Lets a program in.
-fn attach(client: &mut Client, number: u32, node: &Node, limits: &Limits) -> Result<(), Parting> {
-    let weight = limits.weight(client.peer.uid);
-    let tenants = node.shared.on_all(|core| core.engine.add_tenant(weight));
-    let tenants = tenants.map_err(|error| Parting::new(Reason::Failed, error.to_string()))?;
-    // The service alone adds and removes them, in all workers alike.
-    assert!(
-        tenants.iter().all(|tenant| *tenant == tenants[0]),
-        "workers differ"
-    );
-    client.belongings.tenant = tenants[0];
-    client.stage = Stage::Attached;
-    log::attached(&client.status());
-    deliver(client, number, &greeting::welcome(node, limits).into())
-}
-
-/// Sends an answer.
-fn deliver(client: &Client, number: u32, reply: &Reply) -> Result<(), Parting> {
-    match client.send(number, reply) {
-        true => Ok(()),
-        false => Err(Parting::new(
-            Reason::TooManyRequests,
-            "it does not read its answers",
-        )),
-    }
-}
-
-/// The next message of a program, if there is one.
-fn hear(client: &Client, buffer: &mut [u8; MAX_MESSAGE]) -> Result<Option<Received>, Parting> {
-    match try_recv_with_fds(client.socket(), buffer) {
-        Ok(Some(received)) => Ok(Some(received)),
-        Ok(None) => Err(Parting::new(Reason::Asked, "it closed its end")),
-        Err(SocketError::System(error)) => match error.kind() {
-            ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::OutOfMemory => Ok(None),
-            _ => Err(Parting::new(Reason::Asked, error.to_string())),
-        },
-        Err(error) => Err(Parting::new(Reason::BadMessage, error.to_string())),
-    }
-}
-
-/// Has a descriptor closed that nobody wants.
-fn close(closer: &Closer, descriptor: Option<OwnedFd>) -> Result<(), Parting> {
-    let left = descriptor.and_then(|descriptor| closer.try_close(descriptor).err());
-    match left {
-        None => Ok(()),
-        Some(left) => {
-            // The thread that closes it is one too many, and the program is gone.
-            drop(left);
-            let text = "it sends descriptors faster than they can be closed";
-            Err(Parting::new(Reason::BadMessage, text))
-        }
     }
 }
