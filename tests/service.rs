@@ -1,54 +1,217 @@
 //! Programs that a service carries.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod common;
 
-use common::{PATIENCE, address, wait_for};
+use common::{End, PATIENCE, Pair, address, pattern, service};
+use std::ptr::NonNull;
 use std::time::Duration;
 use trunkline::service::{Limits, Service};
-use trunkline::{Access, Drive, Node, QpOptions, RecvWr, SendWr, Status};
+use trunkline::{
+    Access, Down, Drive, Error, Event, Node, QpOptions, RecvWr, SendOp, Status, WorkOpcode,
+};
 
-fn service() -> (Service, String) {
-    let at = address();
-    let node = Node::builder()
-        .address(at)
-        .drive(Drive::Threaded)
-        .build()
-        .unwrap();
-    let path = format!("@trunkline-test/{at}");
-    (
-        Service::start(node, &path, &Limits::default()).unwrap(),
-        path,
-    )
+/// Where received or read bytes go; what is sent lies at 0.
+const TARGET: usize = 2 << 20;
+
+fn attached(path: &str) -> End {
+    End::of(Node::attach(path).unwrap())
+}
+
+/// Programs of two services.
+fn pair(workers: u8) -> ([Service; 2], Pair) {
+    let [near, far] = [0, 1].map(|_| service(Node::builder().address(address()).workers(workers)));
+    let (a, b) = (attached(&near.1), attached(&far.1));
+    ([near.0, far.0], Pair { a, b })
+}
+
+/// Sends a message whole, by way of whatever memory the ends have.
+fn send(pair: &Pair, (qa, qb): (&trunkline::Qp, &trunkline::Qp), length: usize) {
+    let data = pattern(length as u64, length);
+    pair.a.mr.write(0, &data).unwrap();
+    pair.b.receive(qb, 1, TARGET, length);
+    pair.a.post(qa, 2, SendOp::Send, 0, length);
+    let received = pair.b.recv_cq.wait(PATIENCE).unwrap().unwrap();
+    assert_eq!((received.wr_id, received.status), (1, Status::Success));
+    assert!(pair.b.bytes(TARGET, length) == data, "{length} bytes");
+    let sent = pair.a.send_cq.wait(PATIENCE).unwrap().unwrap();
+    assert_eq!((sent.wr_id, sent.status), (2, Status::Success));
 }
 
 #[test]
-fn two_programs_of_two_services_talk() {
-    let ((near, near_path), (_far, far_path)) = (service(), service());
-    let [a, b] = [near_path, far_path].map(|path| Node::attach(path).unwrap());
-    let (pa, pb) = (a.alloc_pd(), b.alloc_pd());
-    let (ca, cb) = (a.create_cq(64).unwrap(), b.create_cq(64).unwrap());
-    let ma = pa.register(1 << 16, Access::ALL).unwrap();
-    let mb = pb.register(1 << 16, Access::ALL).unwrap();
-    let qa = pa.create_qp(&ca, &ca, &QpOptions::default()).unwrap();
-    let qb = pb.create_qp(&cb, &cb, &QpOptions::default()).unwrap();
-    qa.connect(qb.address()).unwrap();
-    qb.connect(qa.address()).unwrap();
-    for round in 0..100_u64 {
-        ma.write(0, &round.to_ne_bytes()).unwrap();
-        qb.post_recv(&[RecvWr::new().wr_id(round).sges(&[mb.sge(0, 64)])])
-            .unwrap();
-        qa.post_send(&[SendWr::send().wr_id(round).sges(&[ma.sge(0, 8)]).signaled()])
-            .unwrap();
-        let done = wait_for(&ca);
-        assert_eq!((done.wr_id, done.status), (round, Status::Success));
-        let done = cb.wait(PATIENCE).unwrap().unwrap();
-        assert_eq!((done.wr_id, done.status), (round, Status::Success));
-        let mut got = [0; 8];
-        mb.read(0, &mut got).unwrap();
-        assert_eq!(u64::from_ne_bytes(got), round);
-        if round == 50 {
-            std::thread::sleep(Duration::from_millis(50));
+fn programs_of_two_services_talk_whether_these_sleep_or_not() {
+    for workers in [1, 2] {
+        let (services, pair) = pair(workers);
+        let (qa, qb) = pair.qps();
+        for round in 0..40 {
+            send(&pair, (&qa, &qb), 1 << (round % 20));
+            if round % 10 == 0 {
+                // Long enough for workers to look away from the programs' bells, and to sleep.
+                std::thread::sleep(Duration::from_millis(30));
+            }
         }
+        let clients = services[0].clients();
+        assert_eq!(clients.len(), 1);
+        let client = &clients[0];
+        assert_eq!(
+            (client.qps, client.cqs, client.mrs, client.pds),
+            (1, 2, 1, 1)
+        );
+        assert_eq!(client.pid, Some(std::process::id()));
+        assert_eq!(services[0].violations(), 0);
     }
-    println!("{:?}", near.clients());
+}
+
+#[test]
+fn programs_of_one_service_talk_with_each_other() {
+    let (_service, path) = service(Node::builder().address(address()));
+    let pair = Pair {
+        a: attached(&path),
+        b: attached(&path),
+    };
+    let (qa, qb) = pair.qps();
+    send(&pair, (&qa, &qb), 100_000);
+}
+
+#[test]
+fn twenty_programs_share_the_connections_between_two_hosts() {
+    let [near, far] = [0, 1].map(|_| service(Node::builder().address(address())));
+    let pairs: Vec<_> = (0..20)
+        .map(|_| Pair {
+            a: attached(&near.1),
+            b: attached(&far.1),
+        })
+        .collect();
+    let qps: Vec<_> = pairs.iter().map(Pair::qps).collect();
+    for (pair, (qa, qb)) in pairs.iter().zip(&qps) {
+        send(pair, (qa, qb), 5000);
+    }
+    assert_eq!(near.0.clients().len(), 20);
+    let [near, far] = [&near, &far].map(|(service, _)| service.node().connection_count());
+    assert!((1..=4).contains(&near) && near == far, "{near}, {far}");
+}
+
+#[test]
+fn memory_of_the_programs_own_is_read_and_written_where_it_is() {
+    let (_services, pair) = pair(1);
+    let (qa, _qb) = pair.qps();
+    let mut heap = vec![7_u8; 100_000];
+    let base = NonNull::new(heap.as_mut_ptr()).unwrap();
+    // SAFETY: the region ends before the memory does, and nobody looks at the memory meanwhile.
+    let own = unsafe { pair.b.pd.register_foreign(base, heap.len(), Access::ALL) }.unwrap();
+    let data = pattern(3, 90_001);
+    pair.a.mr.write(0, &data).unwrap();
+    pair.a
+        .post(&qa, 1, SendOp::Write(own.remote(11)), 0, data.len());
+    let done = pair.a.send_cq.wait(PATIENCE).unwrap().unwrap();
+    assert_eq!((done.wr_id, done.status), (1, Status::Success));
+    pair.a
+        .post(&qa, 2, SendOp::Read(own.remote(11)), TARGET, data.len());
+    let done = pair.a.send_cq.wait(PATIENCE).unwrap().unwrap();
+    assert_eq!(
+        (done.status, done.opcode),
+        (Status::Success, WorkOpcode::Read)
+    );
+    assert!(pair.a.bytes(TARGET, data.len()) == data);
+    drop(own);
+    assert_eq!(
+        (heap[10], heap[11 + data.len()]),
+        (7, 7),
+        "nothing beside it"
+    );
+    assert!(heap[11..11 + data.len()] == data);
+}
+
+#[test]
+fn an_atomic_of_a_peer_is_one_towards_the_program_itself_in_shared_memory() {
+    let (_services, pair) = pair(1);
+    let (qa, _qb) = pair.qps();
+    let cell = pair.b.mr.remote(64);
+    const EACH: u64 = 2000;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..EACH {
+                let add = trunkline::AtomicOp::FetchAdd { add: 1 };
+                pair.b.mr.atomic(64, add).unwrap();
+            }
+        });
+        for wr_id in 0..EACH {
+            let add = trunkline::AtomicOp::FetchAdd { add: 1 };
+            pair.a.post(&qa, wr_id, SendOp::Atomic(cell, add), 0, 8);
+            let done = pair.a.send_cq.wait(PATIENCE).unwrap().unwrap();
+            assert_eq!(done.status, Status::Success);
+        }
+    });
+    assert_eq!(pair.b.word(64), 2 * EACH);
+}
+
+#[test]
+fn what_the_service_does_not_offer_is_named() {
+    let (_services, pair) = pair(1);
+    let node = &pair.a.node;
+    let options = trunkline::ConnectionOptions::default();
+    let named = |error: Error, what: &str| {
+        assert!(matches!(error, Error::NotOffered { .. }), "{error}");
+        assert!(error.to_string().contains(what), "{error}");
+    };
+    named(
+        node.open_connection(address(), &options).unwrap_err(),
+        "connections",
+    );
+    named(node.create_event_channel().unwrap_err(), "RDMA-CM");
+    let routed = QpOptions {
+        kind: trunkline::QpType::Src,
+        ..QpOptions::default()
+    };
+    let (pd, cq) = (&pair.a.pd, &pair.a.send_cq);
+    named(
+        pd.create_qp(cq, cq, &routed).unwrap_err(),
+        "manage their connections",
+    );
+    assert!(node.connections(address()).is_empty());
+}
+
+#[test]
+fn a_program_hears_that_its_service_ends() {
+    let (service, path) = service(Node::builder().address(address()));
+    let end = attached(&path);
+    let qp = end.qp(&QpOptions::default());
+    drop(service);
+    let event = end.node.wait_event(PATIENCE).unwrap();
+    assert_eq!(event, Some(Event::DeviceFatal));
+    let down = end.node.health().down.unwrap();
+    assert!(
+        matches!(&down, Down::Service { why } if why.contains("ended")),
+        "{down}"
+    );
+    let error = end.recv_cq.wait(PATIENCE).unwrap_err();
+    assert!(
+        matches!(error, Error::Down(Down::Service { .. })),
+        "{error}"
+    );
+    let sges = [end.mr.sge(0, 8)];
+    let error = qp.post_recv(&[RecvWr::new().sges(&sges)]).unwrap_err();
+    assert!(matches!(error, Error::Down(_)), "{error}");
+    assert!(end.node.create_cq(4).is_err());
+}
+
+#[test]
+fn a_taken_place_and_a_node_that_is_no_good_are_refused() {
+    let (service, path) = service(Node::builder().address(address()));
+    let other = Node::builder().address(address()).build().unwrap();
+    let error = Service::start(other, &path, &Limits::default()).unwrap_err();
+    let (error, pid) = (error.to_string(), std::process::id());
+    assert!(
+        error.contains(&path) && error.contains(&pid.to_string()),
+        "{error}"
+    );
+    let inline = Node::builder().address(address()).drive(Drive::Inline);
+    let error = Service::start(inline.build().unwrap(), "@x", &Limits::default()).unwrap_err();
+    assert!(matches!(error, Error::NotOffered { .. }), "{error}");
+    let carried = Node::attach(&path).unwrap();
+    let error = Service::start(carried, "@x", &Limits::default()).unwrap_err();
+    assert!(matches!(error, Error::NotOffered { .. }), "{error}");
+    drop(service);
+    let error = Node::attach(&path).unwrap_err().to_string();
+    assert!(error.contains(&path), "{error}");
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use trunkline::service::{Limits, Service};
 use trunkline::{
     Access, AhAttributes, Attributes, Builder, Completion, Connection, ConnectionOptions,
-    ConnectionState, Cq, Drive, Gid, Mr, Node, Pd, Qp, QpModify, QpOptions, QpType, RecvWr,
+    ConnectionState, Cq, Drive, Event, Gid, Mr, Node, Pd, Qp, QpModify, QpOptions, QpType, RecvWr,
     SendFlags, SendOp, SendWr,
 };
 
@@ -66,6 +66,15 @@ macro_rules! not_served {
             return;
         }
     };
+}
+
+/// The events that wait for a program. A service hands them on by a thread of its own, which may be
+/// about to.
+pub fn events(node: &Node) -> Vec<Event> {
+    if SERVED {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    std::iter::from_fn(|| node.poll_event()).collect()
 }
 
 /// Whether a QP is bound to a connection, as far as its program can know.

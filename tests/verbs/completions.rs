@@ -1,7 +1,7 @@
 //! CQs: what they keep of QPs that go, and what happens when they are full.
 
 use super::TARGET;
-use super::common::{End, PATIENCE, Pair, address, inline, next, until};
+use super::common::{End, PATIENCE, Pair, address, events, inline, next, until};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use trunkline::{
@@ -51,10 +51,6 @@ pub(super) fn completing(pair: &Pair, count: u64, post: impl FnOnce()) {
 
 pub(super) fn drain(cq: &Cq) -> Vec<Completion> {
     std::iter::from_fn(|| cq.poll_one().unwrap()).collect()
-}
-
-fn events(node: &Node) -> Vec<Event> {
-    std::iter::from_fn(|| node.poll_event()).collect()
 }
 
 #[test]

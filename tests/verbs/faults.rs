@@ -1,6 +1,6 @@
 //! What goes wrong ends in the right status, on the right QP and on no other.
 
-use super::common::{Pair, SERVED, address, ah_to, is_bound, pattern};
+use super::common::{Pair, SERVED, address, ah_to, events, is_bound, pattern};
 use super::{TARGET, ended, verbs_error};
 use std::net::IpAddr;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use trunkline::{
 
 /// Whether the node reported `event` of the QP.
 fn has_event(node: &trunkline::Node, qpn: Qpn, event: QpEvent) -> bool {
-    std::iter::from_fn(|| node.poll_event()).any(|found| found == Event::Qp { qpn, event })
+    events(node).contains(&Event::Qp { qpn, event })
 }
 
 /// Runs one faulty request beside a QP that must not notice, and gives its status.

@@ -1,6 +1,6 @@
 //! SRQs: their attributes, their limits, their sizes.
 
-use super::common::{End, Pair};
+use super::common::{End, Pair, events};
 use super::{TARGET, verbs_error};
 use trunkline::{
     Allowed, Event, Qp, QpOptions, QpType, RecvWr, SendOp, Srq, SrqAttributes, Status,
@@ -43,8 +43,7 @@ fn told(end: &End) -> Vec<Event> {
             Event::SrqLimitReached { .. } | Event::SrqError { .. }
         )
     };
-    let events = std::iter::from_fn(|| end.node.poll_event());
-    events.filter(ours).collect()
+    events(&end.node).into_iter().filter(ours).collect()
 }
 
 #[test]
