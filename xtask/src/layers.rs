@@ -21,6 +21,7 @@ const RPC: &str = "trunkline-rpc";
 const GRPC: &str = "trunkline-grpc";
 const GRPC_PROTOS: &str = "trunkline-grpc-protos";
 const CLI: &str = "trunkline-cli";
+const VERBS: &str = "trunkline-verbs";
 const SIM: &str = "trunkline-sim";
 const TESTKIT: &str = "trunkline-testkit";
 
@@ -39,6 +40,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (GRPC, &[ROOT, TOKIO]),
     (GRPC_PROTOS, &[]),
     (CLI, &[WIRE, DATAPLANE, ROOT]),
+    (VERBS, &[ROOT]),
     (SIM, &[WIRE, CONN, QPMAP, CM, DATAPLANE, ROOT]),
     (
         "trunkline-benches",

@@ -1,0 +1,215 @@
+//! Completion queues.
+
+use crate::abi;
+use crate::answer::{Errno, INVALID, code, pointer};
+use crate::channel::{Channel, Notifier};
+use crate::completion;
+use crate::context::Context;
+use crate::cq_ex;
+use crate::object::{Object, Use, Uses};
+use crate::registry::{Element, Listener, Name};
+use crate::spin::SpinLock;
+use crate::unacked::Unacked;
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::mem::zeroed;
+use std::sync::Arc;
+use trunkline::Completion;
+
+/// Completions that one look at the node's queue takes at most.
+const BATCH: usize = 32;
+
+/// A completion queue. All are extended ones, whether the program knows that or not.
+#[repr(C)]
+pub(crate) struct Cq {
+    pub(crate) abi: UnsafeCell<abi::CqEx>,
+    pub(crate) cq: trunkline::Cq,
+    pub(crate) notifier: Arc<Notifier>,
+    /// Asynchronous events that the program got.
+    pub(crate) unacked: Arc<Unacked>,
+    pub(crate) uses: Uses,
+    _channel: Option<Use>,
+    pub(crate) context: Arc<Context>,
+    /// Who reads completions one by one has it: see `cq_ex`.
+    pub(crate) reader: SpinLock<Completion>,
+}
+
+// SAFETY: the structure of the header is at its front, and the shorter one at the front of that.
+unsafe impl Object for Cq {
+    type Abi = abi::CqEx;
+}
+
+/// What a CQ is made with.
+pub(crate) struct Wanted {
+    pub(crate) cqe: u32,
+    pub(crate) cq_context: *mut c_void,
+    pub(crate) channel: *mut abi::CompChannel,
+    pub(crate) comp_vector: u32,
+    /// The program promises that one thread at a time reads completions one by one.
+    pub(crate) single_threaded: bool,
+}
+
+/// # Safety
+/// The context and the channel are those of the program.
+pub(crate) unsafe fn create(
+    context: *mut abi::Context,
+    wanted: &Wanted,
+) -> Result<*mut abi::CqEx, Errno> {
+    if wanted.comp_vector != 0 {
+        return Err(INVALID);
+    }
+    // SAFETY: the program gives an opened device.
+    let whole = unsafe { Context::of(context) }?;
+    let channel = if wanted.channel.is_null() {
+        None
+    } else {
+        // SAFETY: the program gives a channel.
+        Some(unsafe { Channel::of(wanted.channel) }?)
+    };
+    let notifier = Arc::new(Notifier::new(channel));
+    let node = &whole.open.node;
+    let cq = node.create_cq_notifying(wanted.cqe, Arc::clone(&notifier) as _)?;
+    let id = cq.id();
+    // SAFETY: its fields are integers, pointers and functions or none, and all may be zero.
+    let mut public: abi::CqEx = unsafe { zeroed() };
+    public.context = context;
+    public.channel = wanted.channel;
+    public.cq_context = wanted.cq_context;
+    public.handle = id.index();
+    public.cqe = depth(&cq);
+    cq_ex::fill(&mut public);
+    let unacked = Arc::new(Unacked::default());
+    let made = Cq {
+        abi: UnsafeCell::new(public),
+        cq,
+        notifier: Arc::clone(&notifier),
+        unacked: Arc::clone(&unacked),
+        uses: Uses::default(),
+        _channel: channel.map(|channel| channel.uses.hold()),
+        context: Arc::clone(&whole),
+        reader: SpinLock::new(Completion::BLANK, wanted.single_threaded),
+    };
+    let made = made.give();
+    notifier.begin(made as usize);
+    let listener = Listener {
+        events: Arc::clone(&whole.events),
+        element: Element::Cq(made as usize),
+        unacked,
+    };
+    whole.open.registry.add(Name::Cq(id), listener);
+    Ok(made)
+}
+
+/// `cqe` of a CQ that holds so many.
+fn depth(cq: &trunkline::Cq) -> c_int {
+    cq.depth().try_into().unwrap_or(c_int::MAX)
+}
+
+/// `ibv_create_cq(3)`
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_create_cq(
+    context: *mut abi::Context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut abi::CompChannel,
+    comp_vector: c_int,
+) -> *mut abi::Cq {
+    let made = pointer(|| {
+        let wanted = Wanted {
+            cqe: cqe.try_into().map_err(|_| INVALID)?,
+            cq_context,
+            channel,
+            comp_vector: comp_vector.cast_unsigned(),
+            single_threaded: false,
+        };
+        // SAFETY: both are the program's.
+        unsafe { create(context, &wanted) }
+    });
+    made.cast()
+}
+
+/// `ibv_resize_cq(3)`
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_resize_cq(cq: *mut abi::Cq, cqe: c_int) -> c_int {
+    code(|| {
+        // SAFETY: the program gives a CQ.
+        let whole = unsafe { Cq::of(cq.cast()) }?;
+        whole.cq.resize(cqe.try_into().map_err(|_| INVALID)?)?;
+        // SAFETY: the structure is the program's, and two threads that resize a CQ at once agree on
+        // who is second, as the page leaves to them.
+        unsafe { (*whole.abi.get()).cqe = depth(&whole.cq) };
+        Ok(())
+    })
+}
+
+/// `ibv_destroy_cq(3)`: waits until the program has acknowledged all events of it.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_destroy_cq(cq: *mut abi::Cq) -> c_int {
+    code(|| {
+        // SAFETY: the program gives a CQ.
+        let whole = unsafe { Cq::of(cq.cast()) }?;
+        whole.uses.check_none()?;
+        whole.context.open.registry.remove(Name::Cq(whole.cq.id()));
+        whole.notifier.end();
+        // SAFETY: no QP has it, and the program gives it back.
+        drop(unsafe { Cq::take(cq.cast()) });
+        Ok(())
+    })
+}
+
+/// `ibv_req_notify_cq(3)`
+pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut abi::Cq, solicited_only: c_int) -> c_int {
+    code(|| {
+        // SAFETY: the program gives a CQ.
+        let cq = unsafe { Cq::of(cq.cast()) }?;
+        cq.cq.arm(solicited_only != 0);
+        Ok(())
+    })
+}
+
+/// `ibv_poll_cq(3)`
+pub(crate) unsafe extern "C" fn poll_cq(
+    cq: *mut abi::Cq,
+    entries: c_int,
+    wcs: *mut abi::Wc,
+) -> c_int {
+    crate::answer::number(|| {
+        // SAFETY: the program gives a CQ.
+        let whole = unsafe { Cq::of(cq.cast()) }?;
+        let entries = usize::try_from(entries).map_err(|_| INVALID)?;
+        // SAFETY: the program gives room for so many.
+        let count = unsafe { poll(&whole.cq, entries, wcs) }?;
+        if count == 0 {
+            whole.context.open.help();
+        }
+        c_int::try_from(count).map_err(|_| INVALID)
+    })
+}
+
+/// Takes up to `entries` completions. An error is told when nothing was taken before it.
+///
+/// # Safety
+/// There is room for so many at `wcs`.
+unsafe fn poll(cq: &trunkline::Cq, entries: usize, wcs: *mut abi::Wc) -> Result<usize, Errno> {
+    let mut batch = [Completion::BLANK; BATCH];
+    let mut taken = 0;
+    while taken < entries {
+        let wanted = BATCH.min(entries - taken);
+        let count = match cq.poll(&mut batch[..wanted]) {
+            Ok(count) => count,
+            Err(_) if taken > 0 => 0,
+            Err(error) => return Err(trunkline::Error::from(error).into()),
+        };
+        for completion in &batch[..count] {
+            // SAFETY: fewer than `entries` were taken.
+            let room = unsafe { wcs.add(taken) };
+            // SAFETY: as the caller promises.
+            unsafe { room.write(completion::wc(completion)) };
+            taken += 1;
+        }
+        if count < wanted {
+            break;
+        }
+    }
+    Ok(taken)
+}

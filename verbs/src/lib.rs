@@ -1,0 +1,55 @@
+//! A library in place of `libibverbs.so.1`: programs that were built for verbs run on Trunkline as
+//! they are.
+//!
+//! `cargo xtask verbs` links it, with the names and versions that such programs import. What it
+//! offers, and what it refuses, is in `docs/verbs.md`; why it is built like this, in ADR 31.
+//!
+//! | module | what it does |
+//! | --- | --- |
+//! | `abi` | structures of the header, with their layout |
+//! | `answer` | results in the words of C, and the one table of error numbers |
+//! | `object` | what pointers of programs lead to |
+//! | `node` | the node of this program |
+//! | `device`, `context` | devices and their opening |
+//! | `event_queue`, `unacked`, `registry` | events and who is told of them |
+//! | `query`, `gid`, `pd`, `mr`, `cq`, ... | verbs by object |
+//! | `private` | what drivers of other hardware import, so that they load |
+
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "each function is called from C and has the contract of its manual page: pointers \
+              are those that this library gave, or lead to what the page says"
+)]
+
+mod abi;
+mod ah;
+mod answer;
+mod channel;
+mod completion;
+mod context;
+mod cq;
+mod cq_ex;
+mod device;
+mod event_queue;
+mod gid;
+mod maps;
+mod marshal;
+mod mr;
+mod mw;
+mod node;
+mod object;
+mod pd;
+mod post;
+mod private;
+mod qp;
+mod qp_modify;
+mod qp_steps;
+mod query;
+mod refused;
+mod registry;
+mod spin;
+mod srq;
+mod strings;
+mod sysfs;
+mod unacked;
+mod wr;

@@ -1,0 +1,169 @@
+//! The node of this program. All devices that it opens are this one.
+//!
+//! `TRUNKLINE_ADDRESS` names the IP address of a node inside the program, driven by threads of its
+//! own, on a UDP port.
+
+use crate::answer::{Errno, INVALID};
+use crate::registry::Registry;
+use std::ffi::OsString;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use trunkline::Node;
+
+/// Name of the variable that says where the node is.
+const ADDRESS: &str = "TRUNKLINE_ADDRESS";
+/// How long the node goes on for what its peers are owed when the program closes it or exits.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+/// How long the thread that tells events sleeps at most. It is woken for each event.
+const NAP: Duration = Duration::from_secs(3600);
+
+/// The node, if the program has opened it.
+static OPEN: Mutex<Weak<OpenNode>> = Mutex::new(Weak::new());
+
+/// A node with who hears of its events.
+pub(crate) struct OpenNode {
+    pub(crate) node: Node,
+    pub(crate) registry: Arc<Registry>,
+    /// Tells the events.
+    teller: Option<JoinHandle<()>>,
+}
+
+/// The address that the node of this program has or will have; `None`: the program is to see no
+/// device.
+///
+/// # Errors
+/// EINVAL: what is set is no address.
+pub(crate) fn address() -> Result<Option<IpAddr>, Errno> {
+    std::env::var_os(ADDRESS).map(parsed).transpose()
+}
+
+fn parsed(address: OsString) -> Result<IpAddr, Errno> {
+    let address = address.to_str().ok_or(INVALID)?;
+    address.parse().map_err(|_| INVALID)
+}
+
+/// GUID of the node at `address`: an EUI-64 of those that everybody may give out, made from the
+/// address. So it is known before the node is there, and the same at each start.
+pub(crate) fn guid(address: IpAddr) -> u64 {
+    /// The bit that says "given out locally".
+    const LOCAL: u64 = 1 << 57;
+    /// The bit that says "of a group".
+    const GROUP: u64 = 1 << 56;
+    let (high, low) = match address {
+        // As interface identifiers that hold an IPv4 address: RFC 5214.
+        IpAddr::V4(address) => (0, 0x0000_5efe << 32 | u64::from(u32::from(address))),
+        IpAddr::V6(address) => {
+            let bits = u128::from(address);
+            ((bits >> 64) as u64, bits as u64)
+        }
+    };
+    (high ^ low) & !GROUP | LOCAL
+}
+
+fn open_node() -> MutexGuard<'static, Weak<OpenNode>> {
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl OpenNode {
+    /// The node of this program, which is opened if it is not yet.
+    ///
+    /// # Errors
+    /// ENODEV: no address is set. The node cannot have its address.
+    pub(crate) fn get() -> Result<Arc<Self>, Errno> {
+        let mut open = open_node();
+        if let Some(node) = open.upgrade() {
+            return Ok(node);
+        }
+        let address = address()?.ok_or(Errno(libc::ENODEV))?;
+        let node = Node::builder().address(address).guid(guid(address));
+        let opened = Arc::new(Self::with(node.build()?)?);
+        *open = Arc::downgrade(&opened);
+        end_with_the_program();
+        Ok(opened)
+    }
+
+    fn with(node: Node) -> Result<Self, Errno> {
+        let registry = Arc::new(Registry::default());
+        let (told, of) = (Arc::clone(&registry), node.clone());
+        let teller = std::thread::Builder::new().name("trunkline-events".into());
+        let teller = teller.spawn(move || tell_events(&of, &told))?;
+        Ok(Self {
+            node,
+            registry,
+            teller: Some(teller),
+        })
+    }
+
+    /// Does some of the node's work in a thread of the program that has found nothing to do, and
+    /// gives way to others if there is none: programs poll CQs without pause, and on a machine with
+    /// few cores the threads that they wait for would get none.
+    pub(crate) fn help(&self) {
+        // An error is one of the node's threads, too, which see to it.
+        if !self.node.poll().unwrap_or(false) {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Ends the node when its peers have what they are owed.
+    fn end(&self) {
+        self.registry.silence();
+        match self.node.shutdown(LAST_WORDS) {
+            // Nobody waits for what is left, and a node that failed has said so.
+            Ok(()) | Err(_) => {}
+        }
+    }
+}
+
+impl Drop for OpenNode {
+    fn drop(&mut self) {
+        self.end();
+        if let Some(teller) = self.teller.take() {
+            // It ends with the node; a panic of its own has been said.
+            let _ = teller.join();
+        }
+    }
+}
+
+/// Tells the events of `node` until there are no more.
+fn tell_events(node: &Node, registry: &Registry) {
+    while let Ok(event) = node.wait_event(NAP) {
+        if let Some(event) = event {
+            registry.tell(event);
+        }
+    }
+}
+
+/// Ends the node at exit(3), so that peers hear of it from the node and not from its silence.
+fn end_with_the_program() {
+    static ONCE: Once = Once::new();
+
+    extern "C" fn end() {
+        let open = open_node().upgrade();
+        if let Some(open) = open {
+            open.end();
+        }
+    }
+    ONCE.call_once(|| {
+        // SAFETY: the function stays where it is: the library is never unloaded (`-z nodelete`).
+        let registered = unsafe { libc::atexit(end) };
+        // Without it peers hear of the end by the node's silence.
+        debug_assert_eq!(registered, 0, "there is memory for one more");
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guids_are_local_and_differ_as_addresses_do() {
+        let of = |address: &str| guid(address.parse().expect("an address"));
+        let guids = ["127.0.0.2", "127.0.0.3", "::1", "fd00::1", "fd00:0:0:1::1"].map(of);
+        for (n, guid) in guids.iter().enumerate() {
+            assert_eq!(guid >> 56 & 3, 2, "{guid:#x}");
+            assert!(!guids[..n].contains(guid), "{guid:#x}");
+        }
+    }
+}

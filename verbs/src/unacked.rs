@@ -1,0 +1,63 @@
+//! Events that a program got and has not acknowledged yet.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// How many events of an object its program got and did not acknowledge: until there are none, a
+/// call that destroys the object waits.
+#[derive(Default)]
+pub(crate) struct Unacked {
+    count: Mutex<u64>,
+    none: Condvar,
+}
+
+impl Unacked {
+    fn count(&self) -> MutexGuard<'_, u64> {
+        self.count.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The program got one more.
+    pub(crate) fn add(&self) {
+        *self.count() += 1;
+    }
+
+    /// The program acknowledges so many. More than it got count as all.
+    pub(crate) fn acknowledge(&self, events: u64) {
+        let mut count = self.count();
+        *count = count.saturating_sub(events);
+        if *count == 0 {
+            self.none.notify_all();
+        }
+    }
+
+    /// Waits until all are acknowledged.
+    pub(crate) fn wait_for_none(&self) {
+        let mut count = self.count();
+        while *count > 0 {
+            count = self
+                .none
+                .wait(count)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn who_destroys_an_object_waits_for_its_last_event() {
+        let unacked = Unacked::default();
+        unacked.wait_for_none();
+        unacked.add();
+        unacked.add();
+        std::thread::scope(|threads| {
+            let waiting = threads.spawn(|| unacked.wait_for_none());
+            unacked.acknowledge(1);
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!waiting.is_finished());
+            unacked.acknowledge(1);
+        });
+    }
+}
