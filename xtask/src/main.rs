@@ -13,6 +13,7 @@ mod output;
 mod report;
 mod suite;
 mod tidy;
+mod verbs;
 
 use anyhow::Result;
 use clap::builder::PossibleValuesParser;
@@ -64,6 +65,9 @@ enum Task {
     /// Runs the tests of modules with unsafe code under Miri, which finds undefined behaviour.
     /// Needs a nightly compiler with Miri.
     Miri,
+    /// Builds the library in place of libibverbs.so.1, in `verbs` below the target folder, and says
+    /// where that is: programs run with it when `LD_LIBRARY_PATH` names the folder.
+    Verbs(verbs::Options),
 }
 
 #[derive(Args, Debug)]
@@ -217,6 +221,7 @@ fn run(task: Task) -> Result<bool> {
             miri::Verdict::Passed(note) => say(&note),
             miri::Verdict::Skipped(why) => say(&format!("SKIPPED: {why}")),
         },
+        Task::Verbs(options) => say(&verbs::build(&options)?.display().to_string()),
     }
 }
 
