@@ -34,7 +34,7 @@ pub(crate) struct Qp {
     has_builder: bool,
     /// Asynchronous events that the program got.
     pub(crate) unacked: Arc<Unacked>,
-    context: Arc<Context>,
+    pub(crate) context: Arc<Context>,
     _uses: Vec<Use>,
 }
 

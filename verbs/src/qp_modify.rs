@@ -61,7 +61,11 @@ fn modify(qp: &Qp, attr: &abi::QpAttr, mask: u32) -> Result<QpState, Errno> {
         to,
     };
     call.check_fixed()?;
-    let wanted = call.merged(&asked)?;
+    let mut wanted = call.merged(&asked)?;
+    if qp.kind == QpType::Ud {
+        // No call says how large datagrams may be: as large as the port carries.
+        wanted.attributes.path_mtu = qp.context.open.node.port_attributes()?.active_mtu;
+    }
     for change in call.steps(qp.kind, &wanted.attributes)?.iter().flatten() {
         qp.qp.modify(change)?;
     }
