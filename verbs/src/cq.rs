@@ -3,7 +3,7 @@
 use crate::abi;
 use crate::answer::{Errno, INVALID, code, pointer};
 use crate::channel::{Channel, Notifier};
-use crate::completion;
+use crate::completion::Told;
 use crate::context::Context;
 use crate::cq_ex;
 use crate::object::{Object, Use, Uses};
@@ -13,8 +13,8 @@ use crate::unacked::Unacked;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::mem::zeroed;
-use std::sync::Arc;
-use trunkline::Completion;
+use std::sync::{Arc, PoisonError, RwLock};
+use trunkline::{Completion, Qpn};
 
 /// Completions that one look at the node's queue takes at most.
 const BATCH: usize = 32;
@@ -30,8 +30,10 @@ pub(crate) struct Cq {
     pub(crate) uses: Uses,
     _channel: Option<Use>,
     pub(crate) context: Arc<Context>,
+    /// Numbers of its QPs of datagrams.
+    datagrams: RwLock<Vec<Qpn>>,
     /// Who reads completions one by one has it: see `cq_ex`.
-    pub(crate) reader: SpinLock<Completion>,
+    pub(crate) reader: SpinLock<Told>,
 }
 
 // SAFETY: the structure of the header is at its front, and the shorter one at the front of that.
@@ -87,7 +89,8 @@ pub(crate) unsafe fn create(
         uses: Uses::default(),
         _channel: channel.map(|channel| channel.uses.hold()),
         context: Arc::clone(&whole),
-        reader: SpinLock::new(Completion::BLANK, wanted.single_threaded),
+        datagrams: RwLock::default(),
+        reader: SpinLock::new(Told::BLANK, wanted.single_threaded),
     };
     let made = made.give();
     notifier.begin(made as usize);
@@ -178,7 +181,7 @@ pub(crate) unsafe extern "C" fn poll_cq(
         let whole = unsafe { Cq::of(cq.cast()) }?;
         let entries = usize::try_from(entries).map_err(|_| INVALID)?;
         // SAFETY: the program gives room for so many.
-        let count = unsafe { poll(&whole.cq, entries, wcs) }?;
+        let count = unsafe { whole.poll(entries, wcs) }?;
         if count == 0 {
             whole.context.open.help();
         }
@@ -186,30 +189,76 @@ pub(crate) unsafe extern "C" fn poll_cq(
     })
 }
 
-/// Takes up to `entries` completions. An error is told when nothing was taken before it.
-///
-/// # Safety
-/// There is room for so many at `wcs`.
-unsafe fn poll(cq: &trunkline::Cq, entries: usize, wcs: *mut abi::Wc) -> Result<usize, Errno> {
-    let mut batch = [Completion::BLANK; BATCH];
-    let mut taken = 0;
-    while taken < entries {
-        let wanted = BATCH.min(entries - taken);
-        let count = match cq.poll(&mut batch[..wanted]) {
-            Ok(count) => count,
-            Err(_) if taken > 0 => 0,
-            Err(error) => return Err(trunkline::Error::from(error).into()),
-        };
-        for completion in &batch[..count] {
-            // SAFETY: fewer than `entries` were taken.
-            let room = unsafe { wcs.add(taken) };
-            // SAFETY: as the caller promises.
-            unsafe { room.write(completion::wc(completion)) };
-            taken += 1;
-        }
-        if count < wanted {
-            break;
-        }
+impl Cq {
+    /// Completions of QP `qpn` are of datagrams from now on.
+    pub(crate) fn add_datagrams(&self, qpn: Qpn) {
+        let mut datagrams = self
+            .datagrams
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        datagrams.push(qpn);
     }
-    Ok(taken)
+
+    /// The QP is gone.
+    pub(crate) fn remove_datagrams(&self, qpn: Qpn) {
+        let mut datagrams = self
+            .datagrams
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        datagrams.retain(|other| *other != qpn);
+    }
+
+    /// Takes the next completion.
+    ///
+    /// # Errors
+    /// The CQ is in error.
+    pub(crate) fn poll_one(&self) -> Result<Option<Told>, Errno> {
+        let Some(completion) = self.cq.poll_one().map_err(trunkline::Error::from)? else {
+            return Ok(None);
+        };
+        let datagrams = self
+            .datagrams
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        Ok(Some(Told {
+            completion,
+            of_datagrams: datagrams.contains(&completion.qpn),
+        }))
+    }
+
+    /// Takes up to `entries` completions. An error is told when nothing was taken before it.
+    ///
+    /// # Safety
+    /// There is room for so many at `wcs`.
+    unsafe fn poll(&self, entries: usize, wcs: *mut abi::Wc) -> Result<usize, Errno> {
+        let mut batch = [Completion::BLANK; BATCH];
+        let mut taken = 0;
+        while taken < entries {
+            let wanted = BATCH.min(entries - taken);
+            let count = match self.cq.poll(&mut batch[..wanted]) {
+                Ok(count) => count,
+                Err(_) if taken > 0 => 0,
+                Err(error) => return Err(trunkline::Error::from(error).into()),
+            };
+            let datagrams = self
+                .datagrams
+                .read()
+                .unwrap_or_else(PoisonError::into_inner);
+            for completion in &batch[..count] {
+                let told = Told {
+                    completion: *completion,
+                    of_datagrams: datagrams.contains(&completion.qpn),
+                };
+                // SAFETY: fewer than `entries` were taken.
+                let room = unsafe { wcs.add(taken) };
+                // SAFETY: as the caller promises.
+                unsafe { room.write(told.wc()) };
+                taken += 1;
+            }
+            if count < wanted {
+                break;
+            }
+        }
+        Ok(taken)
+    }
 }

@@ -2,11 +2,10 @@
 
 use crate::abi;
 use crate::answer::{INVALID, UNSUPPORTED, pointer};
-use crate::completion;
+use crate::completion::{self, Told};
 use crate::cq::{Cq, Wanted, create};
 use crate::object::Object;
 use std::ffi::{c_int, c_uint};
-use trunkline::Completion;
 
 /// `ibv_create_cq_ex(3)`
 pub(crate) unsafe extern "C" fn create_cq_ex(
@@ -72,15 +71,15 @@ unsafe fn whole<'a>(cq: *mut abi::CqEx) -> &'a Cq {
 /// # Safety
 /// The calling thread has the lock of the reader.
 unsafe fn advance(cq: &Cq) -> c_int {
-    match cq.cq.poll_one() {
-        Ok(Some(completion)) => {
+    match cq.poll_one() {
+        Ok(Some(told)) => {
             let public = cq.abi.get();
             // SAFETY: the caller has the lock, under which alone these two are written and read.
-            unsafe { (*public).status = completion.status as u32 };
+            unsafe { (*public).status = told.completion.status as u32 };
             // SAFETY: the same.
-            unsafe { (*public).wr_id = completion.wr_id };
+            unsafe { (*public).wr_id = told.completion.wr_id };
             // SAFETY: the same, and nobody has another reference.
-            *unsafe { cq.reader.get() } = completion;
+            *unsafe { cq.reader.get() } = told;
             0
         }
         Ok(None) => {
@@ -126,7 +125,7 @@ unsafe extern "C" fn end_poll(cq: *mut abi::CqEx) {
 ///
 /// # Safety
 /// The program has begun to poll the CQ.
-unsafe fn current<'a>(cq: *mut abi::CqEx) -> &'a Completion {
+unsafe fn current<'a>(cq: *mut abi::CqEx) -> &'a Told {
     // SAFETY: the program gives a CQ.
     let cq = unsafe { whole(cq) };
     // SAFETY: whoever has begun to poll has the lock.
@@ -138,21 +137,21 @@ macro_rules! readers {
     ($($name:ident: $of:ty = $read:expr;)*) => {$(
         unsafe extern "C" fn $name(cq: *mut abi::CqEx) -> $of {
             // SAFETY: the program has begun to poll the CQ.
-            let completion = unsafe { current(cq) };
-            let read: fn(&Completion) -> $of = $read;
-            read(completion)
+            let told = unsafe { current(cq) };
+            let read: fn(&Told) -> $of = $read;
+            read(told)
         }
     )*};
 }
 
 readers! {
-    read_opcode: u32 = |completion| completion.opcode as u32;
-    read_vendor_err: u32 = completion::vendor_err;
-    read_byte_len: u32 = |completion| completion.byte_len;
-    read_imm_data: u32 = completion::imm_data;
-    read_qp_num: u32 = |completion| completion.qpn.get();
-    read_src_qp: u32 = |completion| completion.src_qp.get();
-    read_wc_flags: c_uint = completion::flags;
+    read_opcode: u32 = |told| told.completion.opcode as u32;
+    read_vendor_err: u32 = |told| completion::vendor_err(&told.completion);
+    read_byte_len: u32 = |told| told.completion.byte_len;
+    read_imm_data: u32 = |told| completion::imm_data(&told.completion);
+    read_qp_num: u32 = |told| told.completion.qpn.get();
+    read_src_qp: u32 = |told| told.completion.src_qp.get();
+    read_wc_flags: c_uint = Told::flags;
     read_slid: u32 = |_| 0;
     read_sl: u8 = |_| 0;
     read_dlid_path_bits: u8 = |_| 0;

@@ -105,6 +105,9 @@ unsafe fn create(
     if has_builder {
         wr::fill(&mut public);
     }
+    if kind == QpType::Ud {
+        recv_cq.add_datagrams(qpn);
+    }
     let unacked = Arc::new(Unacked::default());
     let made = Qp {
         abi: UnsafeCell::new(public),
@@ -194,9 +197,21 @@ unsafe extern "C" fn ibv_destroy_qp(qp: *mut abi::Qp) -> c_int {
     code(|| {
         // SAFETY: the program gives a QP.
         let whole = unsafe { Qp::of(qp.cast()) }?;
-        whole.context.open.registry.remove(Name::Qp(whole.qp.qpn()));
+        let qpn = whole.qp.qpn();
+        if whole.qp.state().receives() {
+            whole.context.open.settle();
+        }
+        whole.context.open.registry.remove(Name::Qp(qpn));
+        // SAFETY: the structure is the program's, and this field of it never changes.
+        let recv_cq = unsafe { (*whole.abi.get()).qp_base.recv_cq };
+        // SAFETY: the CQ is there as long as the QP.
+        let recv_cq = unsafe { Cq::of(recv_cq.cast()) }?;
+        let of_datagrams = whole.kind == QpType::Ud;
         // SAFETY: the program gives it back.
         drop(unsafe { Qp::take(qp.cast()) });
+        if of_datagrams {
+            recv_cq.remove_datagrams(qpn);
+        }
         Ok(())
     })
 }
