@@ -1,0 +1,38 @@
+//! A program in C that was written for this: it asks for what the distribution's programs do not.
+
+use crate::pair::{Addresses, library};
+use std::path::Path;
+use std::process::Command;
+
+const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/laws.c");
+
+/// Builds and runs it.
+pub(crate) fn run() {
+    let has_header = Path::new("/usr/include/infiniband/verbs.h").exists();
+    if !has_header || Command::new("cc").arg("--version").output().is_err() {
+        eprintln!("SKIPPED: <infiniband/verbs.h> and a C compiler are needed");
+        return;
+    }
+    let folder = std::env::temp_dir().join(format!("trunkline-laws-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let program = folder.join("laws");
+    let mut build = Command::new("cc");
+    build
+        .args(["-Wall", "-Werror", "-pthread", "-o"])
+        .arg(&program)
+        .arg(SOURCE);
+    build.arg("-L").arg(library()).arg("-libverbs");
+    let built = build.output().unwrap();
+    assert!(
+        built.status.success(),
+        "{}",
+        String::from_utf8_lossy(&built.stderr)
+    );
+    let mut run = Command::new(&program);
+    run.env("LD_LIBRARY_PATH", library());
+    run.env("TRUNKLINE_ADDRESS", Addresses::new().server);
+    let ran = run.output().unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{}\n{said}", ran.status);
+}

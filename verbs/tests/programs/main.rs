@@ -1,0 +1,181 @@
+//! The distribution's own programs, unmodified, with the library in place of libibverbs.so.1: pairs
+//! of them on two loopback addresses. A program that is not installed is skipped, and said so.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a failed unwrap is a failed test"
+)]
+
+mod c;
+mod pair;
+
+use pair::{Ended, Pair, alone};
+
+/// Runs the program with these options as server and client; both have to end well.
+fn run(program: &str, options: &str) -> Option<Ended> {
+    let ended = Pair::start(program, options)?.wait();
+    assert!(ended.is_good(), "{program} {options}\n{ended}");
+    Some(ended)
+}
+
+#[test]
+fn the_device_is_listed_where_an_address_is_set() {
+    let Some(listed) = alone("ibv_devices", Some("127.0.0.1")) else {
+        return;
+    };
+    assert!(
+        listed.contains("trunk0") && listed.contains("02005efe7f000001"),
+        "{listed}"
+    );
+    let none = alone("ibv_devices", None).unwrap();
+    assert!(!none.contains("trunk0"), "{none}");
+}
+
+#[test]
+fn the_device_tells_what_it_can() {
+    let pair = pair::Addresses::new();
+    let Some(told) = alone("ibv_devinfo -v", Some(&pair.server)) else {
+        return;
+    };
+    for fact in [
+        "hca_id:\ttrunk0",
+        "state:\t\t\tPORT_ACTIVE (4)",
+        "link_layer:\t\tEthernet",
+        &format!("::ffff:{}, RoCE v2", pair.server),
+        "atomic_cap:\t\t\tATOMIC_GLOB (2)",
+    ] {
+        assert!(told.contains(fact), "no {fact:?} in\n{told}");
+    }
+}
+
+#[test]
+fn pingpongs_run_with_polling_and_with_events() {
+    for program in [
+        "ibv_rc_pingpong",
+        "ibv_uc_pingpong",
+        "ibv_ud_pingpong",
+        "ibv_srq_pingpong",
+    ] {
+        for options in [
+            "-n 200 -c",
+            "-n 200 -e",
+            "-n 100 -s 1",
+            "-n 100 -s 1000 -e -c",
+        ] {
+            let Some(ended) = run(program, &format!("-g 0 {options}")) else {
+                return;
+            };
+            assert!(
+                ended.client.contains("iters in"),
+                "{program} {options}\n{ended}"
+            );
+        }
+    }
+}
+
+#[test]
+fn pingpongs_run_with_large_messages_many_qps_and_the_new_way_to_post() {
+    run("ibv_rc_pingpong", "-g 0 -n 30 -s 1048576 -c");
+    run("ibv_rc_pingpong", "-g 0 -n 200 -N");
+    run("ibv_uc_pingpong", "-g 0 -n 100 -s 4096 -m 4096");
+    run("ibv_srq_pingpong", "-g 0 -n 200 -q 64 -e");
+}
+
+#[test]
+fn what_is_not_offered_is_refused_in_words() {
+    let Some(pair) = Pair::start("ibv_rc_pingpong", "-g 0 -o") else {
+        return;
+    };
+    let ended = pair.wait();
+    assert!(!ended.is_good() && ended.server.contains("ODP"), "{ended}");
+    let ended = Pair::start("ibv_rc_pingpong", "-g 0 -t").unwrap().wait();
+    assert!(
+        !ended.is_good() && ended.server.contains("timestamp"),
+        "{ended}"
+    );
+}
+
+#[test]
+fn a_killed_program_ends_its_peer_with_an_error() {
+    for options in ["-g 0 -n 1000000000", "-g 0 -n 1000000000 -e"] {
+        let Some(pair) = Pair::start("ibv_rc_pingpong", options) else {
+            return;
+        };
+        let ended = pair.kill_server();
+        assert!(
+            !ended.is_good() && ended.client.contains("status"),
+            "{ended}"
+        );
+    }
+}
+
+/// Options that each program of perftest takes.
+const EACH: [&str; 3] = ["", "-e", "--use_old_post_send"];
+
+/// Runs a program of perftest with options of its own and those that all take.
+fn perftest(program: &str, own: &[&str]) {
+    for options in own.iter().chain(&EACH) {
+        let options = format!("-x 0 -F -n 100 {options}");
+        let Some(ended) = run(program, &options) else {
+            return;
+        };
+        assert!(
+            ended.client.contains("#bytes"),
+            "{program} {options}\n{ended}"
+        );
+    }
+}
+
+#[test]
+fn perftest_sends() {
+    perftest(
+        "ib_send_bw",
+        &[
+            "-c UC",
+            "-c UD",
+            "-c UD -e",
+            "-b",
+            "-q 4",
+            "-s 65536 -q 4 -b -e",
+            "-l 4",
+            "-r 16 -t 8",
+        ],
+    );
+    perftest(
+        "ib_send_lat",
+        &["-c UC", "-c UD", "-I 128 -s 100", "-s 65536"],
+    );
+    run("ib_send_bw", "-x 0 -F -n 100 --use-srq -q 4");
+}
+
+#[test]
+fn perftest_writes() {
+    // WRITEs raise no events.
+    for options in [
+        "",
+        "-c UC",
+        "-b",
+        "-q 4",
+        "-b -q 4",
+        "-t 1 -l 1",
+        "--use_old_post_send",
+    ] {
+        run("ib_write_bw", &format!("-x 0 -F -n 100 {options}"));
+    }
+    for options in ["", "-c UC", "-I 128 -s 100", "--use_old_post_send"] {
+        run("ib_write_lat", &format!("-x 0 -F -n 100 {options}"));
+    }
+}
+
+#[test]
+fn perftest_reads_and_atomics() {
+    perftest("ib_read_bw", &["-q 4", "-b", "-o 4"]);
+    perftest("ib_read_lat", &["-s 65536"]);
+    perftest("ib_atomic_bw", &["-A CMP_AND_SWAP", "-q 4", "-b"]);
+    perftest("ib_atomic_lat", &["-A CMP_AND_SWAP"]);
+}
+
+#[test]
+fn programs_in_c_find_what_the_manual_pages_promise() {
+    c::run();
+}
