@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use trunkline::Node;
+use trunkline::{Down, Node};
 
 /// Name of the variable that says where the node is.
 const ADDRESS: &str = "TRUNKLINE_ADDRESS";
@@ -118,8 +118,12 @@ impl OpenNode {
         }
     }
 
-    /// Ends the node when its peers have what they are owed.
+    /// Ends the node when its peers have what they are owed. In a child of fork(2) nothing is
+    /// touched: the node is the parent's.
     fn end(&self) {
+        if self.node.health().down == Some(Down::Forked) {
+            return;
+        }
         self.registry.silence();
         match self.node.shutdown(LAST_WORDS) {
             // Nobody waits for what is left, and a node that failed has said so.
