@@ -118,10 +118,15 @@ impl OpenNode {
         }
     }
 
-    /// Ends the node when its peers have what they are owed. In a child of fork(2) nothing is
-    /// touched: the node is the parent's.
+    /// Whether this process is a child of the one that opened the node: nothing of it is touched
+    /// then, and its threads are not there.
+    fn is_forked(&self) -> bool {
+        self.node.health().down == Some(Down::Forked)
+    }
+
+    /// Ends the node when its peers have what they are owed.
     fn end(&self) {
-        if self.node.health().down == Some(Down::Forked) {
+        if self.is_forked() {
             return;
         }
         self.registry.silence();
@@ -135,7 +140,8 @@ impl OpenNode {
 impl Drop for OpenNode {
     fn drop(&mut self) {
         self.end();
-        if let Some(teller) = self.teller.take() {
+        let teller = self.teller.take().filter(|_| !self.is_forked());
+        if let Some(teller) = teller {
             // It ends with the node; a panic of its own has been said.
             let _ = teller.join();
         }

@@ -4,7 +4,8 @@ use crate::pair::{Addresses, library};
 use std::path::Path;
 use std::process::Command;
 
-const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/laws.c");
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs");
+const SOURCES: [&str; 3] = ["laws.c", "requests.c", "events.c"];
 
 /// Builds and runs it.
 pub(crate) fn run() {
@@ -20,7 +21,8 @@ pub(crate) fn run() {
     build
         .args(["-Wall", "-Werror", "-pthread", "-o"])
         .arg(&program)
-        .arg(SOURCE);
+        .args(SOURCES)
+        .current_dir(FOLDER);
     build.arg("-L").arg(library()).arg("-libverbs");
     let built = build.output().unwrap();
     assert!(

@@ -1,0 +1,103 @@
+/* Events: of CQs, and those that nobody asked for. */
+
+#include "laws.h"
+
+static void send_one(void)
+{
+	struct ibv_send_wr *bad, wr = { .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_INLINE };
+	receive(6);
+	LAW(ibv_post_send(left, &wr, &bad) == 0);
+}
+
+static void *wait_in_vain(void *unused)
+{
+	struct ibv_cq *whose;
+	void *own;
+	ibv_get_cq_event(channel, &whose, &own);
+	return unused;
+}
+
+void events_of_cqs(void)
+{
+	struct ibv_cq *whose;
+	void *own, *result;
+	LAW(!is_readable(channel->fd, 0));
+	LAW(ibv_req_notify_cq(cq, 0) == 0);
+	send_one();
+	LAW(is_readable(channel->fd, PATIENCE_MS));
+	LAW(ibv_get_cq_event(channel, &whose, &own) == 0 && whose == cq && own == &cq);
+	LAW(!is_readable(channel->fd, 0));
+	ibv_ack_cq_events(cq, 1);
+	completion();
+	int flags = fcntl(channel->fd, F_GETFL);
+	fcntl(channel->fd, F_SETFL, flags | O_NONBLOCK);
+	LAW(ibv_get_cq_event(channel, &whose, &own) == -1 && errno == EAGAIN);
+	fcntl(channel->fd, F_SETFL, flags);
+	/* A thread that waits can be cancelled. */
+	pthread_t thread;
+	LAW(pthread_create(&thread, NULL, wait_in_vain, NULL) == 0);
+	usleep(50000);
+	LAW(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0);
+	LAW(result == PTHREAD_CANCELED);
+	LAW(ibv_destroy_comp_channel(channel) == EBUSY);
+	LAW(ibv_resize_cq(cq, 200) == 0 && cq->cqe >= 200);
+}
+
+void shared_receives(void)
+{
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = 8, .max_sge = 1 } };
+	struct ibv_srq *srq = ibv_create_srq(pd, &init);
+	LAW(srq && init.attr.max_wr >= 8);
+	struct ibv_srq_attr attr = { .srq_limit = 1000 };
+	LAW(ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT) == EINVAL);
+	/* Fewer receives are posted than this from the beginning. */
+	attr.srq_limit = 2;
+	LAW(ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT) == 0);
+	struct ibv_async_event event;
+	LAW(is_readable(context->async_fd, PATIENCE_MS));
+	LAW(ibv_get_async_event(context, &event) == 0);
+	LAW(event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED && event.element.srq == srq);
+	ibv_ack_async_event(&event);
+	attr.max_wr = 32;
+	LAW(ibv_modify_srq(srq, &attr, IBV_SRQ_MAX_WR) == 0 && ibv_query_srq(srq, &attr) == 0);
+	LAW(attr.max_wr >= 32 && attr.srq_limit == 0);
+	LAW(ibv_destroy_srq(srq) == 0);
+}
+
+static void *ack_later(void *event)
+{
+	usleep(100000);
+	memory[0] = 1;
+	ibv_ack_async_event(event);
+	return NULL;
+}
+
+void errors(void)
+{
+	struct ibv_async_event event;
+	pthread_t thread;
+	struct ibv_send_wr *bad, wr = { .wr_id = 9, .opcode = IBV_WR_RDMA_WRITE };
+	struct ibv_sge sge = { (uintptr_t)memory, 8, mr->lkey };
+	wr.sg_list = &sge;
+	wr.num_sge = 1;
+	wr.wr.rdma.remote_addr = (uintptr_t)memory;
+	wr.wr.rdma.rkey = mr->rkey ^ 0x5555;
+	LAW(ibv_post_send(left, &wr, &bad) == 0);
+	struct ibv_wc wc = completion();
+	LAW(wc.wr_id == 9 && wc.status == IBV_WC_REM_ACCESS_ERR);
+	/* The QP whose memory was asked for hears of it. */
+	do {
+		LAW(is_readable(context->async_fd, PATIENCE_MS));
+		LAW(ibv_get_async_event(context, &event) == 0);
+		LAW(event.element.qp == left || event.element.qp == right);
+		if (event.event_type != IBV_EVENT_QP_ACCESS_ERR)
+			ibv_ack_async_event(&event);
+	} while (event.event_type != IBV_EVENT_QP_ACCESS_ERR);
+	LAW(event.element.qp == right);
+	LAW(strcmp(ibv_event_type_str(event.event_type), "unknown") != 0);
+	/* Its destruction waits until that is acknowledged. */
+	memory[0] = 0;
+	LAW(pthread_create(&thread, NULL, ack_later, &event) == 0);
+	LAW(ibv_destroy_qp(right) == 0 && memory[0] == 1);
+	LAW(pthread_join(thread, NULL) == 0);
+}

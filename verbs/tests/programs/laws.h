@@ -1,0 +1,55 @@
+/* What the files of this program share. Each law that does not hold is said, with its place, and ends
+   the program. */
+
+#include <errno.h>
+#include <fcntl.h>
+#include <infiniband/verbs.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define LAW(holds)                                                                 \
+	do {                                                                       \
+		if (!(holds)) {                                                    \
+			fprintf(stderr, "%s:%d: %s (errno %d)\n", __FILE__,        \
+				__LINE__, #holds, errno);                          \
+			exit(1);                                                   \
+		}                                                                  \
+	} while (0)
+
+enum { SIZE = 4096, PATIENCE_MS = 10000 };
+
+extern struct ibv_context *context;
+extern struct ibv_pd *pd;
+extern struct ibv_comp_channel *channel;
+extern struct ibv_cq_ex *cq_ex;
+extern struct ibv_cq *cq;
+/* They are connected to each other. */
+extern struct ibv_qp *left, *right;
+/* The whole of `memory`. */
+extern struct ibv_mr *mr;
+extern char *memory;
+extern union ibv_gid gid;
+
+/* Whether a descriptor is readable, now or within some time. */
+int is_readable(int fd, int wait_ms);
+/* The next completion of `cq`. */
+struct ibv_wc completion(void);
+/* Posts a receive to the right QP. */
+void receive(uint64_t wr_id);
+
+/* The laws. */
+void lists_of_requests(void);
+void requests_put_together(void);
+void windows(void);
+void datagrams(void);
+void events_of_cqs(void);
+void shared_receives(void);
+/* It destroys the right QP. */
+void errors(void);
