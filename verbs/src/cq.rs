@@ -7,17 +7,14 @@ use crate::completion::Told;
 use crate::context::Context;
 use crate::cq_ex;
 use crate::object::{Object, Use, Uses};
+use crate::outlet::Outlet;
 use crate::registry::{Element, Listener, Name};
 use crate::spin::SpinLock;
 use crate::unacked::Unacked;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::mem::zeroed;
-use std::sync::{Arc, PoisonError, RwLock};
-use trunkline::{Completion, Qpn};
-
-/// Completions that one look at the node's queue takes at most.
-const BATCH: usize = 32;
+use std::sync::Arc;
 
 /// A completion queue. All are extended ones, whether the program knows that or not.
 #[repr(C)]
@@ -30,8 +27,7 @@ pub(crate) struct Cq {
     pub(crate) uses: Uses,
     _channel: Option<Use>,
     pub(crate) context: Arc<Context>,
-    /// Numbers of its QPs of datagrams.
-    datagrams: RwLock<Vec<Qpn>>,
+    pub(crate) outlet: Outlet,
     /// Who reads completions one by one has it: see `cq_ex`.
     pub(crate) reader: SpinLock<Told>,
 }
@@ -89,7 +85,7 @@ pub(crate) unsafe fn create(
         uses: Uses::default(),
         _channel: channel.map(|channel| channel.uses.hold()),
         context: Arc::clone(&whole),
-        datagrams: RwLock::default(),
+        outlet: Outlet::default(),
         reader: SpinLock::new(Told::BLANK, wanted.single_threaded),
     };
     let made = made.give();
@@ -180,85 +176,18 @@ pub(crate) unsafe extern "C" fn poll_cq(
         // SAFETY: the program gives a CQ.
         let whole = unsafe { Cq::of(cq.cast()) }?;
         let entries = usize::try_from(entries).map_err(|_| INVALID)?;
-        // SAFETY: the program gives room for so many.
-        let count = unsafe { whole.poll(entries, wcs) }?;
+        let mut count = 0;
+        let taken = whole.outlet.take(&whole.cq, entries, |told| {
+            // SAFETY: the program gives room for so many, and no more are taken.
+            let room = unsafe { wcs.add(count) };
+            // SAFETY: the same.
+            unsafe { room.write(told.wc()) };
+            count += 1;
+        });
+        taken?;
         if count == 0 {
             whole.context.open.help();
         }
         c_int::try_from(count).map_err(|_| INVALID)
     })
-}
-
-impl Cq {
-    /// Completions of QP `qpn` are of datagrams from now on.
-    pub(crate) fn add_datagrams(&self, qpn: Qpn) {
-        let mut datagrams = self
-            .datagrams
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        datagrams.push(qpn);
-    }
-
-    /// The QP is gone.
-    pub(crate) fn remove_datagrams(&self, qpn: Qpn) {
-        let mut datagrams = self
-            .datagrams
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        datagrams.retain(|other| *other != qpn);
-    }
-
-    /// Takes the next completion.
-    ///
-    /// # Errors
-    /// The CQ is in error.
-    pub(crate) fn poll_one(&self) -> Result<Option<Told>, Errno> {
-        let Some(completion) = self.cq.poll_one().map_err(trunkline::Error::from)? else {
-            return Ok(None);
-        };
-        let datagrams = self
-            .datagrams
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
-        Ok(Some(Told {
-            completion,
-            of_datagrams: datagrams.contains(&completion.qpn),
-        }))
-    }
-
-    /// Takes up to `entries` completions. An error is told when nothing was taken before it.
-    ///
-    /// # Safety
-    /// There is room for so many at `wcs`.
-    unsafe fn poll(&self, entries: usize, wcs: *mut abi::Wc) -> Result<usize, Errno> {
-        let mut batch = [Completion::BLANK; BATCH];
-        let mut taken = 0;
-        while taken < entries {
-            let wanted = BATCH.min(entries - taken);
-            let count = match self.cq.poll(&mut batch[..wanted]) {
-                Ok(count) => count,
-                Err(_) if taken > 0 => 0,
-                Err(error) => return Err(trunkline::Error::from(error).into()),
-            };
-            let datagrams = self
-                .datagrams
-                .read()
-                .unwrap_or_else(PoisonError::into_inner);
-            for completion in &batch[..count] {
-                let told = Told {
-                    completion: *completion,
-                    of_datagrams: datagrams.contains(&completion.qpn),
-                };
-                // SAFETY: fewer than `entries` were taken.
-                let room = unsafe { wcs.add(taken) };
-                // SAFETY: as the caller promises.
-                unsafe { room.write(told.wc()) };
-                taken += 1;
-            }
-            if count < wanted {
-                break;
-            }
-        }
-        Ok(taken)
-    }
 }

@@ -6,6 +6,7 @@ use crate::completion::{self, Told};
 use crate::cq::{Cq, Wanted, create};
 use crate::object::Object;
 use std::ffi::{c_int, c_uint};
+use trunkline::Status;
 
 /// `ibv_create_cq_ex(3)`
 pub(crate) unsafe extern "C" fn create_cq_ex(
@@ -66,12 +67,13 @@ unsafe fn whole<'a>(cq: *mut abi::CqEx) -> &'a Cq {
     whole.expect("the program took this function from the CQ")
 }
 
-/// Takes the next completion; ENOENT where there is none.
+/// Takes the next completion; ENOENT where there is none. With `behind_good` it comes behind one
+/// that was not flushed: see [`Outlet`](crate::outlet::Outlet).
 ///
 /// # Safety
 /// The calling thread has the lock of the reader.
-unsafe fn advance(cq: &Cq) -> c_int {
-    match cq.poll_one() {
+unsafe fn advance(cq: &Cq, behind_good: bool) -> c_int {
+    match cq.outlet.take_one(&cq.cq, behind_good) {
         Ok(Some(told)) => {
             let public = cq.abi.get();
             // SAFETY: the caller has the lock, under which alone these two are written and read.
@@ -100,7 +102,7 @@ unsafe extern "C" fn start_poll(cq: *mut abi::CqEx, attr: *mut abi::PollCqAttr) 
     }
     cq.reader.lock();
     // SAFETY: it was locked just now.
-    let answer = unsafe { advance(cq) };
+    let answer = unsafe { advance(cq, false) };
     if answer != 0 {
         cq.reader.unlock();
     }
@@ -112,7 +114,9 @@ unsafe extern "C" fn next_poll(cq: *mut abi::CqEx) -> c_int {
     // SAFETY: the program gives a CQ.
     let cq = unsafe { whole(cq) };
     // SAFETY: the program has begun to poll it, so it has the lock.
-    unsafe { advance(cq) }
+    let behind_good = unsafe { cq.reader.get() }.completion.status != Status::Flushed;
+    // SAFETY: the same.
+    unsafe { advance(cq, behind_good) }
 }
 
 /// `ibv_end_poll(3)`

@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | `abi` | structures of the header, with their layout |
 //! | `answer` | results in the words of C, and the one table of error numbers |
+//! | `outlet`, `completion` | completions on their way to the program |
 //! | `object` | what pointers of programs lead to |
 //! | `node` | the node of this program |
 //! | `device`, `context` | devices and their opening |
@@ -38,6 +39,7 @@ mod mr;
 mod mw;
 mod node;
 mod object;
+mod outlet;
 mod pd;
 mod post;
 mod private;

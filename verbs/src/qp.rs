@@ -43,6 +43,20 @@ unsafe impl Object for Qp {
     type Abi = abi::QpEx;
 }
 
+impl Qp {
+    /// CQs of its send requests and of its receives, which are there as long as it is.
+    pub(crate) fn cqs(&self) -> Result<[&Cq; 2], Errno> {
+        let public = self.abi.get();
+        // SAFETY: the structure is the program's, and these fields of it never change.
+        let base = unsafe { &(*public).qp_base };
+        // SAFETY: a QP keeps its CQs.
+        let send_cq = unsafe { Cq::of(base.send_cq.cast()) }?;
+        // SAFETY: the same.
+        let recv_cq = unsafe { Cq::of(base.recv_cq.cast()) }?;
+        Ok([send_cq, recv_cq])
+    }
+}
+
 /// The types of QPs that there are.
 ///
 /// # Errors
@@ -106,7 +120,7 @@ unsafe fn create(
         wr::fill(&mut public);
     }
     if kind == QpType::Ud {
-        recv_cq.add_datagrams(qpn);
+        recv_cq.outlet.add_datagrams(qpn);
     }
     let unacked = Arc::new(Unacked::default());
     let made = Qp {
@@ -202,16 +216,10 @@ unsafe extern "C" fn ibv_destroy_qp(qp: *mut abi::Qp) -> c_int {
             whole.context.open.settle();
         }
         whole.context.open.registry.remove(Name::Qp(qpn));
-        // SAFETY: the structure is the program's, and this field of it never changes.
-        let recv_cq = unsafe { (*whole.abi.get()).qp_base.recv_cq };
-        // SAFETY: the CQ is there as long as the QP.
-        let recv_cq = unsafe { Cq::of(recv_cq.cast()) }?;
-        let of_datagrams = whole.kind == QpType::Ud;
+        let cqs = whole.cqs()?;
         // SAFETY: the program gives it back.
         drop(unsafe { Qp::take(qp.cast()) });
-        if of_datagrams {
-            recv_cq.remove_datagrams(qpn);
-        }
+        cqs.iter().for_each(|cq| cq.outlet.forget(qpn));
         Ok(())
     })
 }
