@@ -88,7 +88,7 @@ const STEPS: &[Step] = &[
         quietly(cargo::cargo(&["build", "--workspace", "--all-targets"]), s)
     }),
     step("no_std", 60, |_| no_std::check().map(Outcome::Passed)),
-    step("tests", 420, tests),
+    step("tests", 540, tests),
     step("namespaces", 120, namespaces),
     step("docs", 90, |s| {
         let mut command = cargo::cargo(&["doc", "--workspace", "--no-deps"]);
