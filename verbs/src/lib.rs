@@ -8,19 +8,17 @@
 //! | --- | --- |
 //! | `abi` | structures of the header, with their layout |
 //! | `answer` | results in the words of C, and the one table of error numbers |
-//! | `outlet`, `completion` | completions on their way to the program |
 //! | `object` | what pointers of programs lead to |
 //! | `node` | the node of this program |
 //! | `device`, `context` | devices and their opening |
 //! | `event_queue`, `unacked`, `registry` | events and who is told of them |
 //! | `query`, `gid`, `pd`, `mr`, `cq`, ... | verbs by object |
+//! | `outlet`, `completion` | completions on their way to the program |
+//! | `refused` | what is not offered |
 //! | `private` | what drivers of other hardware import, so that they load |
-
-#![allow(
-    clippy::missing_safety_doc,
-    reason = "each function is called from C and has the contract of its manual page: pointers \
-              are those that this library gave, or lead to what the page says"
-)]
+//!
+//! Functions that C calls have the contract of their manual page: pointers are those that this
+//! library gave, or lead to what the page says.
 
 mod abi;
 mod ah;

@@ -1,6 +1,7 @@
 //! Memory windows.
 
 use crate::abi;
+use crate::abi::access;
 use crate::answer::{Errno, INVALID, code, pointer};
 use crate::object::{Object, Use};
 use crate::pd::Pd;
@@ -66,7 +67,8 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut abi::Mw) -> c_int {
 pub(crate) unsafe fn bind(rkey: u32, info: &abi::MwBindInfo) -> Result<BindMw, Errno> {
     // SAFETY: as the caller promises.
     let mr = unsafe { info.mr.as_ref() };
-    if mr.is_none() && info.length > 0 {
+    let flags = info.mw_access_flags;
+    if (mr.is_none() && info.length > 0) || flags & !access::KNOWN != 0 {
         return Err(INVALID);
     }
     Ok(BindMw {
@@ -74,7 +76,7 @@ pub(crate) unsafe fn bind(rkey: u32, info: &abi::MwBindInfo) -> Result<BindMw, E
         lkey: Lkey(mr.map_or(0, |mr| mr.lkey)),
         addr: info.addr,
         length: info.length,
-        access: Access::from_bits(info.mw_access_flags),
+        access: Access::from_bits(flags),
     })
 }
 
