@@ -61,7 +61,7 @@ pub(crate) fn the_one() -> *mut abi::Device {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut abi::Device {
     pointer(|| {
-        let is_there = node::address()?.is_some();
+        let is_there = node::is_there()?;
         // SAFETY: two pointers are asked for, which are NULL.
         let list = unsafe { libc::calloc(2, size_of::<*mut abi::Device>()) };
         let list = list.cast::<*mut abi::Device>();
@@ -101,8 +101,8 @@ unsafe extern "C" fn ibv_get_device_name(device: *mut abi::Device) -> *const c_c
 /// `ibv_get_device_guid(3)`, in network byte order.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_guid(_device: *mut abi::Device) -> u64 {
-    match node::address() {
-        Ok(Some(address)) => node::guid(address).to_be(),
+    match node::guid() {
+        Ok(Some(guid)) => guid.to_be(),
         _ => 0,
     }
 }

@@ -1,18 +1,20 @@
 //! The node of this program. All devices that it opens are this one.
 //!
-//! `TRUNKLINE_ADDRESS` names the IP address of a node inside the program, driven by threads of its
-//! own, on a UDP port.
+//! `TRUNKLINE_SOCKET` names the socket of a service that carries it. Else `TRUNKLINE_ADDRESS` names
+//! the IP address of a node inside the program, driven by threads of its own, on a UDP port.
 
 use crate::answer::{Errno, INVALID};
 use crate::registry::Registry;
 use std::ffi::OsString;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use trunkline::{Down, Node};
 
-/// Name of the variable that says where the node is.
+/// Names of the variables that say where the node is.
+const SOCKET: &str = "TRUNKLINE_SOCKET";
 const ADDRESS: &str = "TRUNKLINE_ADDRESS";
 /// How long the node goes on for what its peers are owed when the program closes it or exits.
 const LAST_WORDS: Duration = Duration::from_millis(500);
@@ -32,13 +34,22 @@ pub(crate) struct OpenNode {
     teller: Option<JoinHandle<()>>,
 }
 
-/// The address that the node of this program has or will have; `None`: the program is to see no
-/// device.
+/// Where the node of this program is or will be.
+enum Place {
+    Service(PathBuf),
+    Inside(IpAddr),
+}
+
+/// Where the node is; `None`: the program is to see no device.
 ///
 /// # Errors
 /// EINVAL: what is set is no address.
-pub(crate) fn address() -> Result<Option<IpAddr>, Errno> {
-    std::env::var_os(ADDRESS).map(parsed).transpose()
+fn place() -> Result<Option<Place>, Errno> {
+    if let Some(socket) = std::env::var_os(SOCKET) {
+        return Ok(Some(Place::Service(socket.into())));
+    }
+    let inside = |address| parsed(address).map(Place::Inside);
+    std::env::var_os(ADDRESS).map(inside).transpose()
 }
 
 fn parsed(address: OsString) -> Result<IpAddr, Errno> {
@@ -46,9 +57,29 @@ fn parsed(address: OsString) -> Result<IpAddr, Errno> {
     address.parse().map_err(|_| INVALID)
 }
 
+/// Whether the program is to see a device.
+///
+/// # Errors
+/// EINVAL: what is set is no address.
+pub(crate) fn is_there() -> Result<bool, Errno> {
+    Ok(place()?.is_some())
+}
+
+/// GUID of the node that the program has or will have; `None`: it has none.
+///
+/// # Errors
+/// What is set is no address, or nobody serves there.
+pub(crate) fn guid() -> Result<Option<u64>, Errno> {
+    Ok(match place()? {
+        None => None,
+        Some(Place::Inside(address)) => Some(guid_at(address)),
+        Some(Place::Service(_)) => Some(OpenNode::get()?.node.device_attributes()?.node_guid),
+    })
+}
+
 /// GUID of the node at `address`: an EUI-64 of those that everybody may give out, made from the
 /// address. So it is known before the node is there, and the same at each start.
-pub(crate) fn guid(address: IpAddr) -> u64 {
+fn guid_at(address: IpAddr) -> u64 {
     /// The bit that says "given out locally".
     const LOCAL: u64 = 1 << 57;
     /// The bit that says "of a group".
@@ -72,15 +103,20 @@ impl OpenNode {
     /// The node of this program, which is opened if it is not yet.
     ///
     /// # Errors
-    /// ENODEV: no address is set. The node cannot have its address.
+    /// ENODEV: neither is set. The node cannot have its address, or nobody serves there.
     pub(crate) fn get() -> Result<Arc<Self>, Errno> {
         let mut open = open_node();
         if let Some(node) = open.upgrade() {
             return Ok(node);
         }
-        let address = address()?.ok_or(Errno(libc::ENODEV))?;
-        let node = Node::builder().address(address).guid(guid(address));
-        let opened = Arc::new(Self::with(node.build()?)?);
+        let node = match place()?.ok_or(Errno(libc::ENODEV))? {
+            Place::Service(socket) => Node::attach(socket)?,
+            Place::Inside(address) => {
+                let node = Node::builder().address(address).guid(guid_at(address));
+                node.build()?
+            }
+        };
+        let opened = Arc::new(Self::with(node)?);
         *open = Arc::downgrade(&opened);
         end_with_the_program();
         Ok(opened)
@@ -181,7 +217,7 @@ mod tests {
 
     #[test]
     fn guids_are_local_and_differ_as_addresses_do() {
-        let of = |address: &str| guid(address.parse().expect("an address"));
+        let of = |address: &str| guid_at(address.parse().expect("an address"));
         let guids = ["127.0.0.2", "127.0.0.3", "::1", "fd00::1", "fd00:0:0:1::1"].map(of);
         for (n, guid) in guids.iter().enumerate() {
             assert_eq!(guid >> 56 & 3, 2, "{guid:#x}");

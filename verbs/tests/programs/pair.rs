@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use trunkline::Node;
+use trunkline::service::{Limits, Service};
 
 /// What a pair may take before it counts as one that hangs.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -58,14 +60,55 @@ impl Addresses {
     }
 }
 
-fn command(line: &str, address: Option<&str>) -> Command {
+/// Two services, on addresses of their own.
+pub(crate) struct Services {
+    pub(crate) services: [Service; 2],
+    sockets: [String; 2],
+}
+
+impl Services {
+    pub(crate) fn new() -> Self {
+        let addresses = Addresses::new();
+        let sockets = [&addresses.server, &addresses.client].map(|at| format!("@verbs/{at}"));
+        let start = |address: &String, socket: &String| {
+            let node = Node::builder().address(address.parse().unwrap());
+            Service::start(node.build().unwrap(), socket, &Limits::default()).unwrap()
+        };
+        Self {
+            services: [
+                start(&addresses.server, &sockets[0]),
+                start(&addresses.client, &sockets[1]),
+            ],
+            sockets,
+        }
+    }
+}
+
+/// Where a program has its node.
+#[derive(Clone, Copy)]
+pub(crate) enum At<'a> {
+    Nowhere,
+    /// Inside the program, at this address.
+    Address(&'a str),
+    /// At a service with this socket.
+    Socket(&'a str),
+}
+
+fn command(line: &str, at: At<'_>) -> Command {
     let mut words = line.split_whitespace();
     let mut command = Command::new(words.next().unwrap());
     command.args(words).stdin(Stdio::null());
     command.env("LD_LIBRARY_PATH", library());
     command.env_remove("TRUNKLINE_ADDRESS");
-    if let Some(address) = address {
-        command.env("TRUNKLINE_ADDRESS", address);
+    command.env_remove("TRUNKLINE_SOCKET");
+    match at {
+        At::Nowhere => {}
+        At::Address(address) => {
+            command.env("TRUNKLINE_ADDRESS", address);
+        }
+        At::Socket(socket) => {
+            command.env("TRUNKLINE_SOCKET", socket);
+        }
     }
     command
 }
@@ -81,11 +124,11 @@ fn is_there(program: &str) -> bool {
 }
 
 /// What a program prints that ends by itself; `None`: it is not installed.
-pub(crate) fn alone(line: &str, address: Option<&str>) -> Option<String> {
+pub(crate) fn alone(line: &str, at: At<'_>) -> Option<String> {
     if !is_there(line.split_whitespace().next()?) {
         return None;
     }
-    let output = command(line, address).output().unwrap();
+    let output = command(line, at).output().unwrap();
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
@@ -117,24 +160,37 @@ impl fmt::Display for Ended {
 }
 
 impl Pair {
-    /// Starts the server and, when it listens, the client; `None`: the program is not installed.
+    /// Starts the server and, when it listens, the client, each with a node of its own; `None`: the
+    /// program is not installed.
     pub(crate) fn start(program: &str, options: &str) -> Option<Self> {
+        let addresses = Addresses::new();
+        let at = [&addresses.server, &addresses.client].map(|address| At::Address(address));
+        Self::start_at(program, options, addresses.port, at)
+    }
+
+    /// The same for programs that two services carry.
+    pub(crate) fn start_served(program: &str, options: &str, services: &Services) -> Option<Self> {
+        let port = Addresses::new().port;
+        let at = [0, 1].map(|end| At::Socket(&services.sockets[end]));
+        Self::start_at(program, options, port, at)
+    }
+
+    fn start_at(program: &str, options: &str, port: u32, at: [At<'_>; 2]) -> Option<Self> {
         static TURN: Mutex<()> = Mutex::new(());
         if !is_there(program) {
             return None;
         }
         library();
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let addresses = Addresses::new();
-        let line = format!("{program} -d trunk0 -p {} {options}", addresses.port);
-        let start = |line: &str, address: &str| {
-            let mut command = command(line, Some(address));
+        let line = format!("{program} -d trunk0 -p {port} {options}");
+        let start = |line: &str, at: At<'_>| {
+            let mut command = command(line, at);
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
             command.spawn().unwrap()
         };
-        let mut server = start(&line, &addresses.server);
-        wait_for_listener(&mut server, addresses.port);
-        let client = start(&format!("{line} 127.0.0.1"), &addresses.client);
+        let mut server = start(&line, at[0]);
+        wait_for_listener(&mut server, port);
+        let client = start(&format!("{line} 127.0.0.1"), at[1]);
         Some(Self {
             server,
             client,
