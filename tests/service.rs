@@ -7,6 +7,7 @@ use common::{End, PATIENCE, Pair, address, pattern, service};
 use std::ptr::NonNull;
 use std::time::Duration;
 use trunkline::service::{Limits, Service};
+use trunkline::status;
 use trunkline::{
     Access, Down, Drive, Error, Event, Node, QpOptions, RecvWr, SendOp, Status, WorkOpcode,
 };
@@ -214,4 +215,25 @@ fn a_taken_place_and_a_node_that_is_no_good_are_refused() {
     drop(service);
     let error = Node::attach(&path).unwrap_err().to_string();
     assert!(error.contains(&path), "{error}");
+}
+
+#[test]
+fn whoever_asks_a_node_hears_of_its_service_until_that_ends() {
+    let (service, path) = service(Node::builder().address(address()));
+    let node = service.node().clone();
+    let ask = || status::ask(node.gid().address(), PATIENCE).unwrap().service;
+    assert_eq!(ask().unwrap().client_count, 0);
+    let end = attached(&path);
+    let _qps: Vec<_> = (0..3).map(|_| end.qp(&QpOptions::default())).collect();
+    let told = loop {
+        // It is told once the answers are on their way.
+        let told = ask().unwrap();
+        if told.qps == 3 {
+            break told;
+        }
+    };
+    assert_eq!((told.client_count, told.violations), (1, 0));
+    assert_eq!(told.clients, service.clients());
+    drop(service);
+    assert_eq!(ask(), None);
 }

@@ -4,11 +4,13 @@
 mod common;
 
 use common::{Pair, inline};
+use std::net::UdpSocket;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::Duration;
 use trunkline::status::{self, Status, StatusError};
 use trunkline::{ConnectionOptions, Node};
+use trunkline_wire::ROCE_PORT;
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -53,6 +55,37 @@ fn each_qp_and_each_step_of_its_set_up_is_counted_at_both_ends() {
     }
     assert_eq!(nodes[0].cm_stats().sent, nodes[1].cm_stats().received);
     drop((first, qps));
+}
+
+#[test]
+fn whoever_asks_hears_of_peers_counters_and_drops() {
+    let pair = Pair::new();
+    let [near, far] = [&pair.a.node, &pair.b.node].map(|node| node.gid().address());
+    let _qps = pair.qps();
+    pair.until("the QPs are bound", || pair.a.node.cm_stats().qps == 1);
+    let socket = UdpSocket::bind((near, 0)).unwrap();
+    // Shorter than any packet, and a management datagram without sense.
+    let mut management = [0; 280];
+    management[..12].copy_from_slice(&[100, 0, 0xff, 0xff, 0, 0, 0, 1, 0, 0, 0, 0]);
+    for datagram in [&[0; 3][..], &management] {
+        socket.send_to(datagram, (near, ROCE_PORT)).unwrap();
+    }
+    pair.until("both are dropped", || ask(&pair.a.node).drops.len() == 2);
+    let status = ask(&pair.a.node);
+    assert_eq!(
+        (status.drops["malformed"], status.drops["cm_unreadable"]),
+        (1, 1)
+    );
+    assert!(status.counters["sent"] > 0 && status.counters["received"] > 0);
+    let [peer] = &status.peers[..] else {
+        panic!("{:?}", status.peers)
+    };
+    let standing = pair.a.node.connection_count() as u64;
+    assert_eq!(
+        (peer.address, peer.connections, peer.gone),
+        (far, standing, 0)
+    );
+    assert_eq!((status.peer_count, status.service), (1, None));
 }
 
 #[test]

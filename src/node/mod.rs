@@ -16,9 +16,10 @@ use crate::node::state_bytes::StateBytes;
 use crate::observe::capture::{Capture, CaptureState};
 use crate::observe::cm_counters::CmCounters;
 use crate::observe::log;
-use crate::observe::status::recorder::Recorder;
+use crate::observe::status::CmStats;
 use crate::observe::status::server::Server;
-use crate::observe::status::{CmStats, Status};
+use crate::observe::status::source::Source;
+use crate::service::Serving;
 use crate::verbs::connection::{Connection, ConnectionOptions};
 use crate::verbs::cq::Cq;
 use crate::verbs::mr::{Pd, PdInner};
@@ -394,12 +395,9 @@ impl Builder {
         };
         let of_all = (workers, &regions, &events);
         let cores = Core::all(&self.config, of_all, &self.clock, &ports, &wakeups);
-        let recorders: Vec<_> = cores
-            .iter()
-            .map(|core| Arc::clone(&core.recorder))
-            .collect();
+        let serving = Arc::new(Serving::default());
         let status = match self.status {
-            Some(true) => match offer(&life, self.address, recorders) {
+            Some(true) => match offer(&life, self.address, &cores, &serving) {
                 Err(_) if may => None,
                 server => Some(server?),
             },
@@ -414,7 +412,7 @@ impl Builder {
         }
         let mut own = Own::new(regions, events, handles);
         own.link = link;
-        own.status = status;
+        (own.status, own.serving) = (status, serving);
         if self.drive == Drive::Threaded {
             for handle in &own.handles {
                 own.threads.push(Thread::start(handle)?);
@@ -497,21 +495,20 @@ impl Builder {
 fn offer(
     life: &Arc<Life>,
     address: IpAddr,
-    recorders: Vec<Arc<Recorder>>,
+    cores: &[Core],
+    serving: &Arc<Serving>,
 ) -> Result<Server, Error> {
-    let started = std::time::Instant::now();
-    Server::start(life, address, move || {
-        let mut cm = CmStats::default();
-        recorders
-            .iter()
-            .for_each(|recorder| recorder.add_to(&mut cm));
-        Status {
-            address,
-            pid: std::process::id(),
-            uptime_ns: started.elapsed().as_nanos() as u64,
-            cm,
-        }
-    })
+    let of = |core: &Core| {
+        let counters = core.engine.live_counters();
+        (Arc::clone(&core.recorder), Arc::clone(counters))
+    };
+    let source = Source {
+        address,
+        started: std::time::Instant::now(),
+        workers: cores.iter().map(of).collect(),
+        serving: Arc::clone(serving),
+    };
+    Server::start(life, address, move || source.describe())
 }
 
 /// A time of a setting; one that no node lives to see is as long as can be.

@@ -8,6 +8,7 @@ use crate::observe::log;
 use crate::observe::status::server::Server;
 use crate::platform::Reach;
 use crate::rdma_cm::Ids;
+use crate::service::Serving;
 use crate::verbs::event::Event;
 use crate::worker::core::Core;
 use crate::worker::event_queue::EventQueue;
@@ -55,6 +56,8 @@ pub(crate) struct Own {
     pub(crate) wait_fd: OnceLock<OwnedFd>,
     /// Tells other processes how it is; `None` if it does not.
     pub(crate) status: Option<Server>,
+    /// The service that carries other programs by it.
+    pub(crate) serving: Arc<Serving>,
     /// The link of its port; `None`: nobody tells whether it changes.
     pub(crate) link: Option<Arc<Link>>,
     /// The handles of its IDs of RDMA-CM.
@@ -80,6 +83,7 @@ impl Own {
             threads: Vec::new(),
             wait_fd: OnceLock::new(),
             status: None,
+            serving: Arc::default(),
             link: None,
             ids: Ids::default(),
             regions,

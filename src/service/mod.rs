@@ -11,6 +11,7 @@
 //! [ADR 30]: https://github.com/trunkline/trunkline/blob/main/docs/adr/0030-a-service-and-its-programs.md
 
 mod bells;
+mod board;
 mod client;
 mod events;
 mod graves;
@@ -24,67 +25,25 @@ mod requests;
 mod server;
 mod turn;
 
+pub use board::{ClientStatus, ServiceStatus};
 pub use limits::Limits;
+
+pub(crate) use board::Serving;
 
 use crate::attached::ServiceAddress;
 use crate::error::Error;
 use crate::node::Node;
+use board::Board;
 use listener::Listener;
 use rustix::event::{EventfdFlags, eventfd};
-use serde::Serialize;
 use server::Server;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use trunkline_dataplane::process::with_signals_blocked;
-
-/// A program that is attached.
-#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
-#[non_exhaustive]
-pub struct ClientStatus {
-    /// What it says that it is called.
-    pub name: String,
-    /// Its process, if that can be told from here.
-    pub pid: Option<u32>,
-    /// Its user.
-    pub uid: u32,
-    /// Protection domains.
-    pub pds: u32,
-    /// CQs.
-    pub cqs: u32,
-    /// SRQs.
-    pub srqs: u32,
-    /// QPs.
-    pub qps: u32,
-    /// Memory regions.
-    pub mrs: u32,
-    /// Memory windows.
-    pub mws: u32,
-    /// Bytes of its segments, for rings and for regions, which workers reach without a system call.
-    pub segment_bytes: u64,
-    /// Bytes of its other regions, which are reached through `/proc/self/mem`.
-    pub foreign_bytes: u64,
-}
-
-/// What the service and its thread share.
-#[derive(Debug, Default)]
-struct Board {
-    clients: Mutex<Vec<ClientStatus>>,
-    /// Programs that were parted with because of what they did.
-    violations: std::sync::atomic::AtomicU64,
-    /// The thread ends.
-    stop: AtomicBool,
-}
-
-impl Board {
-    fn clients(&self) -> MutexGuard<'_, Vec<ClientStatus>> {
-        // It is replaced as a whole.
-        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// A node that carries the QPs of other programs, until it is dropped.
 pub struct Service {
@@ -116,7 +75,7 @@ impl Service {
     /// is overcommitted strictly (`vm.overcommit_memory`), where a program could end the service by
     /// giving pages of a segment back.
     pub fn start(node: Node, path: impl AsRef<Path>, limits: &Limits) -> Result<Self, Error> {
-        node.shared.inside("services")?;
+        let own = node.shared.inside("services")?;
         if node.is_inline() {
             let what = "services on nodes that the program drives";
             return Err(Error::NotOffered { what });
@@ -136,6 +95,7 @@ impl Service {
         let thread = std::thread::Builder::new().name("trunkline-serve".into());
         let thread = with_signals_blocked(|| thread.spawn(move || server.run()))
             .map_err(Error::system("thread"))?;
+        own.serving.begin(&board);
         Ok(Self {
             node,
             board,

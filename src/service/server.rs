@@ -1,6 +1,6 @@
 //! The thread of a service: it lets programs in, answers them in turns, and buries them.
 
-use super::Board;
+use super::board::Board;
 use super::client::{Client, Stage};
 use super::events::{Addressee, Owners};
 use super::greeting::{self, Judges};

@@ -376,8 +376,8 @@ impl Core {
             ..
         } = self;
         let sharing = pools.is_sharing();
-        let mut burst = engine.burst(now);
-        port.receive(BURST, &mut |arrival, datagram| {
+        let (mut burst, mut managed) = (engine.burst(now), false);
+        let received = port.receive(BURST, &mut |arrival, datagram| {
             if !gsi::is_management(datagram) {
                 let elsewhere = |messages: &mut Messages| messages.pass_on(arrival, datagram);
                 if !messages.as_mut().is_some_and(elsewhere) {
@@ -385,6 +385,7 @@ impl Core {
                 }
                 return;
             }
+            managed = true;
             if let Some(capture) = capture {
                 capture.received(arrival, datagram);
             }
@@ -409,7 +410,12 @@ impl Core {
                 manager,
             };
             exchange_events(&mut context, pools, cm);
-        })
+        });
+        drop(burst);
+        if managed {
+            self.recorder.counted(&self.cm_counters());
+        }
+        received
     }
 
     /// Takes up what other workers say; gives how much that was.

@@ -1,16 +1,21 @@
 //! What a node tells of itself: to its program, and to other processes that watch it.
 //!
 //! A node on a UDP socket answers whoever of its own user asks ([`ask`]), unless
-//! [`Builder::status`](crate::Builder::status) says otherwise: that is how `trunkline cm watch`
-//! looks at it.
+//! [`Builder::status`](crate::Builder::status) says otherwise: that is how `trunkline stat` and
+//! `trunkline cm watch` look at it.
 
 mod ask;
+mod drops;
 mod histogram;
+mod peers;
 pub(crate) mod recorder;
 pub(crate) mod server;
+pub(crate) mod source;
 
+pub use crate::service::{ClientStatus, ServiceStatus};
 pub use ask::{StatusError, ask, nodes};
 pub use histogram::Times;
+pub use peers::PeerStatus;
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -31,6 +36,22 @@ pub struct Status {
     pub uptime_ns: u64,
     /// What its connection management does.
     pub cm: CmStats,
+    /// What its engine counts, by the names of [`Counters`](crate::Counters).
+    #[serde(default)]
+    pub counters: BTreeMap<String, u64>,
+    /// What was dropped or refused, by reason, if anything was: counters of the engine, and those
+    /// of [`CmCounters`](crate::CmCounters), such as `cm_nodes_bad_hello`.
+    #[serde(default)]
+    pub drops: BTreeMap<String, u64>,
+    /// Peers to which shared connections stand: at most 256, those with most connections first.
+    #[serde(default)]
+    pub peers: Vec<PeerStatus>,
+    /// How many such peers there are.
+    #[serde(default)]
+    pub peer_count: u64,
+    /// The service that carries other programs by the node, if one does.
+    #[serde(default)]
+    pub service: Option<ServiceStatus>,
 }
 
 /// Steps of setting up connections that are timed.

@@ -1,6 +1,8 @@
 //! What one worker's connection management counts and times.
 
+use super::drops::Refusals;
 use super::histogram::{Histogram, Times};
+use super::peers::{Peers, Unsaid};
 use super::{CmStats, Span};
 use crate::observe::cm_counters::CmCounters;
 use crate::observe::log::{self, Log};
@@ -17,7 +19,7 @@ use trunkline_conn::time::Instant;
 use trunkline_qpmap::{Engine, Trace};
 
 /// One of the counters.
-type Counter = fn(&CmCounters) -> u64;
+pub(super) type Counter = fn(&CmCounters) -> u64;
 
 /// Those that say that there was too much, with the names under which they are shown.
 const OVERLOAD: [(&str, Counter); 8] = [
@@ -33,9 +35,11 @@ const OVERLOAD: [(&str, Counter); 8] = [
 
 /// A number that goes up and down.
 #[derive(Debug, Default)]
-struct Count(AtomicU64);
+pub(super) struct Count(AtomicU64);
 
 impl Count {
+    pub(super) const ZERO: Self = Self(AtomicU64::new(0));
+
     fn up(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -44,11 +48,11 @@ impl Count {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 
-    fn set(&self, value: u64) {
+    pub(super) fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    fn get(&self) -> u64 {
+    pub(super) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -72,6 +76,8 @@ pub(crate) struct Recorder {
     in_line: Count,
     queued: Count,
     overload: [Count; OVERLOAD.len()],
+    pub(super) refusals: Refusals,
+    pub(super) peers: Peers,
     spans: [Histogram; Span::ALL.len()],
 }
 
@@ -95,6 +101,8 @@ impl Recorder {
             in_line: Count::default(),
             queued: Count::default(),
             overload: Default::default(),
+            refusals: Refusals::default(),
+            peers: Peers::default(),
             spans: Default::default(),
         }
     }
@@ -139,8 +147,9 @@ impl Recorder {
         self.in_line.set(count);
     }
 
-    /// Each of them is answered, so that they are told with the messages sent.
+    /// What connection management has counted by now.
     pub(crate) fn counted(&self, counters: &CmCounters) {
+        self.refusals.set(counters);
         for (count, (_, of)) in self.overload.iter().zip(OVERLOAD) {
             count.set(of(counters));
         }
@@ -428,9 +437,11 @@ fn watch_ids(recorder: &Arc<Recorder>, clock: &Clock) -> impl FnMut(&IdStep) + u
 /// The same for shared connections and the flows on them.
 fn watch_engine(recorder: &Arc<Recorder>) -> impl FnMut(&Trace) + use<> {
     let (recorder, mut binds) = (Arc::clone(recorder), Binds::default());
+    let mut unsaid = Unsaid::default();
     move |trace| {
         probes::trace(trace);
         recorder.log.trace(trace);
         recorder.trace(trace, &mut binds);
+        recorder.peers.heed(trace, &mut unsaid);
     }
 }
