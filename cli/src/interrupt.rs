@@ -76,6 +76,12 @@ impl Interrupt {
         thread.spawn(watch).map(drop)
     }
 
+    /// The command has heard the first signal and ends in its own time; the second one still ends
+    /// the process at once.
+    pub(crate) fn heed(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
     /// Nothing, until it is time to end.
     ///
     /// # Errors
@@ -118,5 +124,7 @@ mod tests {
         interrupt.0.store(SIGINT as usize, Ordering::Relaxed);
         let interrupted = interrupt.check().expect_err("a signal was noted");
         assert_eq!(interrupted.exit_code(), 130);
+        interrupt.heed();
+        assert!(interrupt.check().is_ok());
     }
 }

@@ -6,11 +6,13 @@ mod decode;
 mod demo;
 mod interrupt;
 mod log;
+mod look;
 mod metrics;
 mod output;
 mod progress;
 mod range;
 mod serve;
+mod stat;
 mod taken;
 mod usage;
 mod watch;
@@ -44,6 +46,8 @@ enum Command {
     Bench(bench::BenchArgs),
     /// Look at the connection management of a running node.
     Cm(watch::CmArgs),
+    /// Show how a running node or service is: programs, peers, rates, drops, connection management.
+    Stat(look::LookArgs),
     /// Carry the QPs of other programs of this host, which share the connections to each peer.
     Serve(serve::ServeArgs),
     /// Print the RoCEv2, CM and Trunkline packets of a capture (pcap or pcapng).
@@ -67,6 +71,7 @@ fn run(cli: &Cli) -> Result<()> {
         Command::Demo(args) => demo::run(args, &interrupt),
         Command::Bench(args) => bench::run(args, &interrupt),
         Command::Cm(args) => watch::run(args, &interrupt),
+        Command::Stat(args) => stat::run(args, &interrupt),
         Command::Serve(args) => serve::run(args, &interrupt),
         Command::Decode(args) => decode::run(args, &interrupt),
     }
@@ -133,6 +138,8 @@ mod tests {
             "demo" => &["demo"],
             "bench" => &["bench", "lat", "--connect", "127.0.0.1"],
             "watch" => &["cm", "watch"],
+            "stat" => &["stat"],
+            "serve" => &["serve"],
             other => panic!("{other} has numbers, too"),
         }
     }
@@ -183,7 +190,7 @@ mod tests {
 
     #[test]
     fn the_help_of_each_number_says_what_is_taken() {
-        assert_eq!(check_numbers(&Cli::command()), 13);
+        assert_eq!(check_numbers(&Cli::command()), 24);
     }
 
     #[test]

@@ -8,8 +8,11 @@ use super::taken;
 use anyhow::{Context, Result};
 use clap::Args;
 use settings::{Flags, Settings};
+use std::ffi::OsStr;
 use std::io::Write;
-use std::os::unix::net::UnixDatagram;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::PathBuf;
 use std::time::Duration;
 use trunkline::service::Service;
@@ -56,6 +59,7 @@ pub(crate) fn run(args: &ServeArgs, interrupt: &Interrupt) -> Result<()> {
     ready();
     while node.health().down.is_none() {
         if interrupt.check().is_err() {
+            interrupt.heed();
             break;
         }
         std::thread::sleep(LOOK);
@@ -82,10 +86,19 @@ fn ready() {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else {
         return;
     };
-    let told = UnixDatagram::unbound().and_then(|own| own.send_to(b"READY=1", socket));
+    let told =
+        address(&socket).and_then(|to| UnixDatagram::unbound()?.send_to_addr(b"READY=1", &to));
     if let Err(error) = told {
         super::print_line(&format!(
             "trunkline: nobody hears that it is ready: {error}"
         ));
+    }
+}
+
+/// Where a socket is: a name that begins with `@` is one without a file.
+fn address(socket: &OsStr) -> std::io::Result<SocketAddr> {
+    match socket.as_bytes() {
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
+        _ => SocketAddr::from_pathname(socket),
     }
 }

@@ -134,7 +134,10 @@ mod tests {
             condensed(&["demo", "--qps", "0"]),
             "invalid value '0' for '--qps <QPS>': 0 is not in 1..=1000000"
         );
-        assert_eq!(condensed(&[]), "no command given: demo, bench, cm, decode");
+        assert_eq!(
+            condensed(&[]),
+            "no command given: demo, bench, cm, stat, serve, decode"
+        );
         assert_eq!(condensed(&["cm"]), "no command given: watch");
     }
 

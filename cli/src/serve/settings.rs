@@ -20,6 +20,7 @@ const CONNECTIONS: Range<u64> = Range::new(1, 254);
 const QPS: Range<u64> = Range::new(1, 1 << 18);
 const COUNT: Range<u64> = Range::new(1, 1 << 20);
 const WEIGHTS: Range<u64> = Range::new(1, 64);
+const UIDS: Range<u64> = Range::new(0, u32::MAX as u64);
 const BYTES: Range<u64> = Range::new(1 << 16, 1 << 48);
 
 /// The options, of the command line or of a file.
@@ -33,40 +34,43 @@ pub(super) struct Flags {
     /// [default: @trunkline].
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Threads that carry packets [default: 1].
     #[arg(long, value_parser = WORKERS.count::<u8>(), allow_negative_numbers = true)]
+    #[arg(help = WORKERS.help("Threads that carry packets", " [default: 1]"))]
     workers: Option<u8>,
-    /// Most shared connections to each peer [default: 4].
     #[arg(long, value_parser = CONNECTIONS.count::<u32>(), allow_negative_numbers = true)]
+    #[arg(help = CONNECTIONS.help("Most shared connections to each peer", " [default: 4]"))]
     connections: Option<u32>,
-    /// Let in programs of this user only, by number; may be repeated [default: all users].
     #[arg(long = "user", value_name = "UID")]
+    #[arg(value_parser = UIDS.count::<u32>(), allow_negative_numbers = true)]
+    #[arg(help = UIDS.help("Let in programs of this user only", "; may be repeated [default: all]"))]
     user: Vec<u32>,
     /// Weight of the programs of a user, 1 to 64, where several share a connection; may be repeated
     /// [default: 1].
     #[arg(long = "weight", value_name = "UID=WEIGHT")]
     weight: Vec<Weight>,
-    /// Most programs [default: 1024].
     #[arg(long, value_parser = COUNT.count::<u32>(), allow_negative_numbers = true)]
+    #[arg(help = COUNT.help("Most programs", " [default: 1024]"))]
     programs: Option<u32>,
-    /// Most programs of one user [default: 512].
     #[arg(long, value_parser = COUNT.count::<u32>(), allow_negative_numbers = true)]
+    #[arg(help = COUNT.help("Most programs of one user", " [default: 512]"))]
     programs_per_user: Option<u32>,
-    /// Most QPs of a program [default: 65536].
     #[arg(long, value_parser = QPS.count::<u32>(), allow_negative_numbers = true)]
+    #[arg(help = QPS.help("Most QPs of a program", " [default: 65536]"))]
     qps: Option<u32>,
-    /// Most CQs of a program, and SRQs [default: 4096].
     #[arg(long, value_parser = COUNT.count::<u32>(), allow_negative_numbers = true)]
+    #[arg(help = COUNT.help("Most CQs of a program, and SRQs", " [default: 4096]"))]
     cqs: Option<u32>,
-    /// Most memory regions of a program, windows and protection domains [default: 65536].
     #[arg(long, value_parser = COUNT.count::<u32>(), allow_negative_numbers = true)]
+    #[arg(help = COUNT.help(
+        "Most memory regions of a program, windows and protection domains", " [default: 65536]"
+    ))]
     mrs: Option<u32>,
-    /// Most bytes that a program shares with the service [default: 1G].
     #[arg(long, value_name = "BYTES", value_parser = BYTES.bytes(), allow_negative_numbers = true)]
+    #[arg(help = BYTES.help("Most bytes that a program shares with the service", " [default: 1G]"))]
     #[serde(deserialize_with = "bytes")]
     segment_bytes: Option<u64>,
-    /// Most bytes of other memory that a program registers [default: 1024G].
     #[arg(long, value_name = "BYTES", value_parser = BYTES.bytes(), allow_negative_numbers = true)]
+    #[arg(help = BYTES.help("Most bytes of other memory of a program", " [default: 1024G]"))]
     #[serde(deserialize_with = "bytes")]
     registered_bytes: Option<u64>,
 }
