@@ -221,6 +221,7 @@ mod tests {
         let address = "fe80:1111:2222:3333:4444:5555:6666:7777";
         let peer = json!({ "address": address, "connections": 254, "gone": 99_999_999 });
         let mut cm = serde_json::to_value(trunkline::status::CmStats::default()).unwrap();
+        cm["opened"] = Value::from(count);
         let phases = (0..10).map(|at| (format!("a_phase_{at}"), Value::from(count)));
         cm["handshakes"] = phases.collect();
         let counts = json!({ "sent": count, "received": count });

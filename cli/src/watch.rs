@@ -158,12 +158,12 @@ impl Management {
         let rates = &self.per_second;
         writeln!(
             out,
-            "  connections set up {:>12.1}/s   in flight {:>8}   peers in line {:>8}",
+            "  connections set up {:>12.1}/s  in flight {:>8}  peers in line {:>8}",
             rates.established, self.in_flight, self.in_line
         )?;
         writeln!(
             out,
-            "  QPs set up         {:>12.1}/s   waiting   {:>8}",
+            "  QPs set up         {:>12.1}/s  waiting   {:>8}",
             rates.qps, self.binding
         )?;
         writeln!(
@@ -171,11 +171,11 @@ impl Management {
             "  messages           {:>12.1}/s sent, {:.1}/s received",
             rates.sent, rates.received
         )?;
-        writeln!(
-            out,
+        let shared = format!(
             "  shared connections {:>12.1}/s opened, {:.1}/s gone, {:.1}/s QPs failed over",
             rates.opened, rates.down, rates.failovers
-        )?;
+        );
+        print_wrapped(&shared, out)?;
         let counts = [
             ("handshakes", &self.handshakes),
             ("connections", &self.connections),

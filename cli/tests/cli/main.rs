@@ -16,6 +16,7 @@ mod metrics;
 #[path = "../../../wire/tests/common/names.rs"]
 mod names;
 mod output;
+mod serve;
 mod serving;
 mod told;
 mod usage;
