@@ -411,7 +411,6 @@ impl Core {
             };
             exchange_events(&mut context, pools, cm);
         });
-        drop(burst);
         if managed {
             self.recorder.counted(&self.cm_counters());
         }

@@ -59,7 +59,7 @@ pub(super) struct Refusals([Count; MANAGEMENT.len()]);
 
 impl Default for Refusals {
     fn default() -> Self {
-        Self([Count::ZERO; MANAGEMENT.len()])
+        Self(std::array::from_fn(|_| Count::default()))
     }
 }
 

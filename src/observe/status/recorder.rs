@@ -38,8 +38,6 @@ const OVERLOAD: [(&str, Counter); 8] = [
 pub(super) struct Count(AtomicU64);
 
 impl Count {
-    pub(super) const ZERO: Self = Self(AtomicU64::new(0));
-
     fn up(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
