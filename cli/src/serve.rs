@@ -26,9 +26,9 @@ const GRACE: Duration = Duration::from_secs(2);
 /// Options of `trunkline serve`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Programs attach by Node::attach. The configuration file is TOML, with the names of the options as keys \
-    (segment-bytes = \"1G\"); an option of the command line goes before the file's. The service \
-    ends at SIGINT and SIGTERM: programs hear of it, and their peers do."
+    after_help = "Programs attach by Node::attach. The configuration file is TOML, with the names \
+    of the options as keys (segment-bytes = \"1G\"); an option of the command line goes before \
+    the file's. The service ends at SIGINT and SIGTERM: programs hear of it, and their peers do."
 )]
 pub(crate) struct ServeArgs {
     /// Configuration file (TOML).

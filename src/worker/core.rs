@@ -595,15 +595,12 @@ impl Core {
             pools,
             ..
         } = self;
-        pools.open_private(
-            &mut PoolContext {
-                now,
-                engine,
-                manager,
-            },
-            peer,
-            options,
-        )
+        let mut context = PoolContext {
+            now,
+            engine,
+            manager,
+        };
+        pools.open_private(&mut context, peer, options)
     }
 
     /// What connection management dropped or refused.

@@ -42,7 +42,7 @@ pub(super) struct Flags {
     connections: Option<u32>,
     #[arg(long = "user", value_name = "UID")]
     #[arg(value_parser = UIDS.count::<u32>(), allow_negative_numbers = true)]
-    #[arg(help = UIDS.help("Let in programs of this user only", "; may be repeated [default: all]"))]
+    #[arg(help = UIDS.help("Let in this user's programs only", "; may be repeated [default: all]"))]
     user: Vec<u32>,
     /// Weight of the programs of a user, 1 to 64, where several share a connection; may be repeated
     /// [default: 1].
@@ -243,7 +243,8 @@ mod tests {
     #[test]
     fn the_command_line_goes_before_the_file_and_the_file_before_defaults() {
         let path = file(
-            "address = \"10.0.0.1\"\nqps = 7\nsegment-bytes = \"2M\"\nregistered-bytes = 70000\nuser = [3]\n",
+            "address = \"10.0.0.1\"\nqps = 7\nsegment-bytes = \"2M\"\n\
+            registered-bytes = 70000\nuser = [3]\n",
         );
         let flags = Flags {
             qps: Some(9),
