@@ -129,7 +129,9 @@ impl Line {
 
     fn hear_end(&self, state: &mut State) -> Error {
         while let Some((_, answer, _)) = self.hear(state) {
-            if let Answer::Detached(Detached { text, .. }) = answer {
+            if let Answer::Detached(Detached { text, .. }) | Answer::Refused(Refused { text, .. }) =
+                answer
+            {
                 return self.over(text.as_str().into());
             }
         }
