@@ -31,6 +31,7 @@ use crate::node::shared::Shared;
 use bells::WorkerBells;
 use call::{Line, Reply};
 use events::Numbers;
+use rustix::event::epoll::{self, EventData, EventFlags};
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -105,6 +106,10 @@ impl Node {
         let (welcome, _) = line.ask::<Welcome>(hello, &[memory.as_fd()])?;
         let (_, [events, _]) = line.ask::<EventsWatched>(WatchEvents { cq: None }, &[])?;
         let events = events.ok_or_else(|| line.broken("no descriptor came for events"))?;
+        // Who waits for events hears of the end, whatever becomes of what the service watches there.
+        let (end, token) = (line.life().end_fd()?, EventData::new_u64(0));
+        epoll::add(&events, end, token, EventFlags::IN)
+            .map_err(|e| Error::system("epoll of a node")(e.into()))?;
         let workers = Workers::new(welcome.workers)
             .ok_or_else(|| line.broken("its node has no workers, or too many"))?;
         let watcher = Watcher::start(&line)?;

@@ -1,0 +1,168 @@
+//! How programs and services end, and what is left then: in processes of their own, so that a
+//! SIGKILL is one.
+
+#[path = "life/ended.rs"]
+mod ended;
+#[path = "life/forked.rs"]
+mod forked;
+#[path = "life/killed.rs"]
+mod killed;
+#[path = "life/many.rs"]
+mod many;
+#[path = "life/peers.rs"]
+mod peers;
+#[path = "life/places.rs"]
+mod places;
+#[path = "life/roles.rs"]
+mod roles;
+#[path = "life/shortage.rs"]
+mod shortage;
+
+use crate::common::service;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use trunkline::Node;
+use trunkline::service::Service;
+
+/// Says what a process of these tests is to do.
+const ROLE: &str = "TRUNKLINE_TEST_ROLE";
+/// Where its service is.
+const PATH: &str = "TRUNKLINE_TEST_PATH";
+/// Begins a line that is for the test.
+const MARK: &str = ">> ";
+/// Seconds after which a process of these tests ends, whatever happens.
+const LIFE: u32 = 90;
+
+/// These tests count descriptors, threads and mappings, so one of them runs at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[test]
+#[ignore = "the others run it in processes of its own"]
+fn a_process() {
+    if let (Ok(role), Ok(path)) = (std::env::var(ROLE), std::env::var(PATH)) {
+        // SAFETY: it has no conditions.
+        unsafe { libc::alarm(LIFE) };
+        roles::play(&role, &path);
+    }
+}
+
+/// A process that plays a role. It is killed when this is dropped.
+struct Process {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Process {
+    fn start(role: &str, path: &str) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "life::a_process", "--ignored", "--nocapture"])
+            .envs([(ROLE, role), (PATH, path)])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self {
+            input: child.stdin.take().unwrap(),
+            output: BufReader::new(child.stdout.take().unwrap()),
+            child,
+        }
+    }
+
+    fn tell(&mut self, what: &impl Serialize) {
+        let line = serde_json::to_string(what).unwrap();
+        writeln!(self.input, "{line}").unwrap();
+    }
+
+    fn hear<T: DeserializeOwned>(&mut self) -> T {
+        loop {
+            let mut line = String::new();
+            let read = self.output.read_line(&mut line).unwrap();
+            assert!(read > 0, "the process ended");
+            if let Some((_, said)) = line.split_once(MARK) {
+                return serde_json::from_str(said).unwrap();
+            }
+        }
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Kills it, and gives when.
+    fn kill(&mut self) -> Instant {
+        let at = Instant::now();
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        at
+    }
+
+    /// Waits for its end, which has to be a good one.
+    fn finish(mut self) {
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status}");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Tells the test something.
+fn say(what: &impl Serialize) {
+    println!("\n{MARK}{}", serde_json::to_string(what).unwrap());
+}
+
+/// Hears what the test tells.
+fn hear<T: DeserializeOwned>() -> T {
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    serde_json::from_str(&line).unwrap()
+}
+
+/// Does nothing until it is killed.
+fn rest() -> ! {
+    loop {
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
+/// Waits until something is so, and gives how long that took.
+fn within(limit: Duration, what: &str, mut so: impl FnMut() -> bool) -> Duration {
+    let start = Instant::now();
+    while !so() {
+        assert!(start.elapsed() < limit, "not within {limit:?}: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    start.elapsed()
+}
+
+/// A service with a node of two workers.
+fn new_service() -> (Service, String) {
+    service(Node::builder().address(crate::common::address()).workers(2))
+}
+
+/// Entries of a folder of this process below /proc.
+fn count(folder: &str) -> usize {
+    std::fs::read_dir(format!("/proc/self/{folder}"))
+        .unwrap()
+        .count()
+}
+
+/// Mapped pieces of memory files.
+fn memory_files() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().filter(|line| line.contains("memfd:")).count()
+}

@@ -1,0 +1,249 @@
+//! Programs and services that have run out of something.
+
+use super::peers::{Neighbour, Peer};
+use super::roles::ROOM;
+use super::{Process, alone, hear, new_service, say, within};
+use crate::common::{address, wait_for};
+use std::ptr::NonNull;
+use std::time::Duration;
+use trunkline::service::{Limits, Service};
+use trunkline::{
+    Access, Cq, Drive, Node, Qp, QpOptions, RecvWr, Remote, SendWr, Status,
+};
+
+/// Lets this process have so many descriptors.
+fn allow(descriptors: u64) {
+    let limit = libc::rlimit {
+        rlim_cur: descriptors,
+        rlim_max: 4096,
+    };
+    // SAFETY: `limit` is there to be read.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+}
+
+/// A service that may have few descriptors, and more when it is told so.
+pub(super) fn poor_service(path: &str) {
+    let node = Node::builder().address(address()).drive(Drive::Threaded);
+    let service = Service::start(node.build().unwrap(), path, &Limits::default()).unwrap();
+    allow(super::count("fd") as u64 + 40);
+    say(&());
+    let () = hear();
+    say(&(service.clients().len(), service.violations()));
+    allow(1024);
+    say(&());
+    let () = hear();
+}
+
+#[test]
+fn a_service_without_descriptors_turns_programs_away_and_recovers() {
+    let _alone = alone();
+    let path = format!("@trunkline-test/{}/poor", std::process::id());
+    let mut process = Process::start("poor service", &path);
+    let () = process.hear();
+    let peer = Peer::new();
+    let neighbour = Neighbour::start(&path, &peer);
+    let mut nodes = Vec::new();
+    let mut refused = Vec::new();
+    for _ in 0..40 {
+        match Node::attach(&path) {
+            Ok(node) => nodes.push(node),
+            Err(error) => refused.push(error.to_string()),
+        }
+    }
+    println!("{} attached, {} refused: {:?}", nodes.len(), refused.len(), refused.last());
+    assert!(!refused.is_empty() && !nodes.is_empty());
+    // Those that are here are refused what takes descriptors, and nothing else.
+    let refused = (0..40).find_map(|_| nodes[0].create_cq(8).err());
+    println!("a CQ: {refused:?}");
+    assert!(refused.is_some());
+    assert!(nodes.iter().all(|node| node.health().down.is_none()));
+    process.tell(&());
+    let (clients, violations): (usize, u64) = process.hear();
+    assert_eq!(clients, nodes.len() + 1);
+    assert_eq!(violations, 0, "to be turned away is no violation");
+    let () = process.hear();
+    let (rounds, slowest, beside) = neighbour.stop();
+    println!("{rounds} messages beside, {slowest:?} the slowest");
+    assert!(rounds > 0);
+    let late = Peer::of(Node::attach(&path).unwrap());
+    Neighbour::exchange(late.into(), &peer).stop();
+    Neighbour::exchange(beside, &peer).stop();
+}
+
+/// A program that has no descriptors any more.
+pub(super) fn client_without_descriptors(path: &str) {
+    let end = Peer::of(Node::attach(path).unwrap());
+    let ((qa, ca), (qb, cb)) = (end.qp(), end.qp());
+    qa.connect(qb.address()).unwrap();
+    qb.connect(qa.address()).unwrap();
+    let exchange = || {
+        qb.post_recv(&[RecvWr::new().sges(&[end.mr.sge(0, 64)])]).unwrap();
+        qa.post_send(&[SendWr::send().inline(b"hello").signaled()]).unwrap();
+        assert_eq!(wait_for(&ca).status, Status::Success);
+        assert_eq!(wait_for(&cb).status, Status::Success);
+    };
+    exchange();
+    let most = super::count("fd") as u64;
+    let mut errors = Vec::new();
+    for more in 0..8 {
+        allow(most + more);
+        if let Err(error) = Node::attach(path) {
+            errors.push(format!("attach: {error}"));
+        }
+        if let Err(error) = end.node.create_cq(8) {
+            errors.push(format!("CQ: {error}"));
+        }
+        // What does without descriptors goes on.
+        if end.node.health().down.is_none() {
+            exchange();
+        } else {
+            errors.push(format!("with {more} more: {:?}", end.node.health().down));
+            break;
+        }
+    }
+    allow(1024);
+    let again = end.node.create_cq(8).map(drop).map_err(|e| e.to_string());
+    say(&(errors, again));
+}
+
+#[test]
+fn a_program_without_descriptors_hears_so_and_goes_on() {
+    let _alone = alone();
+    let (service, path) = new_service();
+    let mut process = Process::start("no descriptors", &path);
+    let (errors, again): (Vec<String>, Result<(), String>) = process.hear();
+    println!("{errors:#?}");
+    again.unwrap();
+    assert_eq!(service.violations(), 0);
+    process.finish();
+}
+
+/// Sends some bytes from one QP to another one.
+fn send(end: &Peer, (qa, ca): (&Qp, &Cq), (qb, cb): (&Qp, &Cq)) {
+    qb.post_recv(&[RecvWr::new().sges(&[end.mr.sge(0, 64)])]).unwrap();
+    qa.post_send(&[SendWr::send().inline(b"hello").signaled()]).unwrap();
+    for cq in [ca, cb] {
+        assert_eq!(wait_for(cq).status, Status::Success);
+    }
+}
+
+#[test]
+fn a_program_whose_segments_are_full_has_memory_of_its_own() {
+    let _alone = alone();
+    let node = Node::builder().address(address()).drive(Drive::Threaded);
+    let path = format!("@trunkline-test/{}/full", std::process::id());
+    let mut limits = Limits::default();
+    limits.segment_bytes = 8 << 20;
+    let service = Service::start(node.build().unwrap(), &path, &limits).unwrap();
+    let end = Peer::of(Node::attach(&path).unwrap());
+    let ((qa, ca), (qb, cb)) = (end.qp(), end.qp());
+    qa.connect(qb.address()).unwrap();
+    qb.connect(qa.address()).unwrap();
+    send(&end, (&qa, &ca), (&qb, &cb));
+    let idle: Vec<_> = (0..2).map(|_| end.qp()).collect();
+    idle[0].0.connect(idle[1].0.address()).unwrap();
+    idle[1].0.connect(idle[0].0.address()).unwrap();
+    let mut regions = Vec::new();
+    for length in [ROOM, 64 << 10, 4096, 64] {
+        let before = foreign(&service);
+        while foreign(&service) == before {
+            assert!(regions.len() < 1 << 17, "the quota is never used up");
+            regions.push(end.pd.register(length, Access::ALL).unwrap());
+            // The service says how much that is when it has answered.
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+    println!("{} regions, {:?}", regions.len(), service.clients());
+    // The last one works though it is the program's own.
+    let own = regions.last().unwrap();
+    let word = 7_u64.to_ne_bytes();
+    own.write(0, &word).unwrap();
+    let target = end.mr.remote(512);
+    let sges = [own.sge(0, 8)];
+    qa.post_send(&[SendWr::write(target).sges(&sges).signaled()]).unwrap();
+    assert_eq!(wait_for(&ca).status, Status::Success);
+    let mut got = [0; 8];
+    end.mr.read(512, &mut got).unwrap();
+    assert_eq!(got, word);
+    let error = idle[0].0.post_send(&[SendWr::send().inline(b"hello")]);
+    println!("{error:?}");
+    let error = error.expect_err("there is no room for its ring");
+    assert!(!error.to_string().is_empty());
+    send(&end, (&qa, &ca), (&qb, &cb));
+    drop(regions);
+    send(&end, (&idle[0].0, &idle[0].1), (&idle[1].0, &idle[1].1));
+}
+
+fn foreign(service: &Service) -> u64 {
+    service.clients().first().map_or(0, |client| client.foreign_bytes)
+}
+
+/// A peer asks for memory that the program gave back to the system meanwhile.
+fn unmap(request: fn(Remote) -> SendWr<'static>) {
+    let _alone = alone();
+    let (service, path) = new_service();
+    let peer = Peer::new();
+    let end = Peer::of(Node::attach(&path).unwrap());
+    let neighbour = Neighbour::start(&path, &peer);
+    let connect = || {
+        let ((qa, ca), (qb, cb)) = (peer.qp(), end.qp());
+        qa.connect(qb.address()).unwrap();
+        qb.connect(qa.address()).unwrap();
+        ((qa, ca), (qb, cb))
+    };
+    let ((qa, ca), (_qb, _cb)) = connect();
+    let ((other, of_other), (_to_other, _cq)) = connect();
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: it is new memory.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), ROOM, protection, flags, -1, 0) };
+    let start = NonNull::new(at.cast::<u8>()).unwrap();
+    // SAFETY: it is there for now; the service has to bear that it is not.
+    let mr = unsafe { end.pd.register_foreign(start, ROOM, Access::ALL) }.unwrap();
+    let sges = [peer.mr.sge(0, ROOM)];
+    let request = [request(mr.remote(0)).sges(&sges).signaled()];
+    qa.post_send(&request).unwrap();
+    assert_eq!(wait_for(&ca).status, Status::Success);
+    for _ in 0..16 {
+        qa.post_send(&request).unwrap();
+    }
+    // SAFETY: nobody but the service looks at it.
+    assert_eq!(unsafe { libc::munmap(at, ROOM) }, 0);
+    let mut ended = Status::Success;
+    for _ in 0..16 {
+        if ended == Status::Success {
+            ended = wait_for(&ca).status;
+        }
+    }
+    println!("{ended:?}");
+    assert!(ended != Status::Success && ended != Status::Flushed, "{ended:?}");
+    let sges = [peer.mr.sge(0, 64)];
+    let request = SendWr::write(end.mr.remote(0)).sges(&sges).signaled();
+    other.post_send(&[request]).unwrap();
+    assert_eq!(wait_for(&of_other).status, Status::Success);
+    neighbour.stop();
+    assert!(service.node().health().down.is_none());
+    within(Duration::from_secs(1), "both are here", || service.clients().len() == 2);
+}
+
+#[test]
+fn memory_that_is_unmapped_while_a_peer_writes_ends_that_qp_alone() {
+    unmap(SendWr::write);
+}
+
+#[test]
+fn memory_that_is_unmapped_while_a_peer_reads_ends_that_qp_alone() {
+    unmap(SendWr::read);
+}
+
+#[test]
+fn options_of_qps_are_those_of_the_program() {
+    let (_service, path) = new_service();
+    let end = Peer::of(Node::attach(&path).unwrap());
+    let cq = end.node.create_cq(8).unwrap();
+    let options = QpOptions {
+        worker: Some(9),
+        ..QpOptions::default()
+    };
+    assert!(end.pd.create_qp(&cq, &cq, &options).is_err());
+    assert!(end.node.health().down.is_none());
+}
