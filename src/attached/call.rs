@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use trunkline_host::control::answers::{Detached, Failed, Refused};
 use trunkline_host::control::{Answer, MAX_MESSAGE, Request};
 use trunkline_host::piece::PieceName;
-use trunkline_host::socket::{MAX_DESCRIPTORS, peer, recv_with_fds, send_with_fds};
+use trunkline_host::socket::{MAX_DESCRIPTORS, SocketError, peer, recv_with_fds, send_with_fds};
 use trunkline_host::{Piece, SegmentTable};
 use trunkline_qpmap::VerbsError;
 
@@ -114,7 +114,15 @@ impl Line {
 
     /// The next message; `None`: none comes any more.
     fn hear(&self, state: &mut State) -> Option<(u32, Answer, [Option<OwnedFd>; MAX_DESCRIPTORS])> {
-        let received = recv_with_fds(self.socket(), &mut state.buffer).ok()??;
+        let received = match recv_with_fds(self.socket(), &mut state.buffer) {
+            Ok(received) => received?,
+            Err(SocketError::DescriptorsLost) => {
+                // The service does not send them again.
+                self.over("this process has no descriptor left for what it sent".into());
+                return None;
+            }
+            Err(_) => return None,
+        };
         let (number, answer) = Answer::parse(&state.buffer[..received.bytes]).ok()?;
         Some((number, answer, received.descriptors))
     }
@@ -151,7 +159,8 @@ impl Line {
     fn over(&self, why: Arc<str>) -> Error {
         let down = Down::Service { why };
         self.life.end(down.clone());
-        down.into()
+        // The first reason counts.
+        self.life.check().err().unwrap_or_else(|| down.into())
     }
 
     /// The piece of that name, whose segment may have come just now.

@@ -13,6 +13,7 @@ use crate::node::Node;
 use crate::observe::log;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem::MaybeUninit;
@@ -180,10 +181,14 @@ impl Server {
     fn enter(&mut self, client: Client) {
         let token = self.next;
         self.next += 2;
-        let process = client.peer.pid.and_then(|pid| {
-            let pid = Pid::from_raw(i32::try_from(pid.get()).ok()?)?;
-            pidfd_open(pid, PidfdFlags::empty()).ok()
-        });
+        let pid = client.peer.pid;
+        let pid = pid.and_then(|pid| Pid::from_raw(i32::try_from(pid.get()).ok()?));
+        let process = match pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())) {
+            Some(Ok(process)) => Some(process),
+            // It has ended, and a child of it may keep the socket.
+            Some(Err(Errno::SRCH)) => return,
+            Some(Err(_)) | None => None,
+        };
         let watch = |fd, token| {
             epoll::add(&self.epoll, fd, EventData::new_u64(token), EventFlags::IN).is_ok()
         };

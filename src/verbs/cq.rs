@@ -156,6 +156,7 @@ impl Cq {
         memory: &[(Words, Words)],
         notify: Arc<dyn Notify>,
     ) -> Result<Self, Error> {
+        node.life.check()?;
         let (first, mut of_workers) = (memory[0].0.clone(), memory.iter());
         let mut id = None;
         let queue = MergedQueue::apart(memory.len(), first, notify, |notify| {

@@ -22,7 +22,10 @@ const ALL: [(&str, Doing); 9] = [
         assert!(cq.wait(LONG).is_err());
     }),
     ("waits for an event", |node, _| {
-        assert!(matches!(node.wait_event(LONG), Ok(Some(Event::DeviceFatal))));
+        assert!(matches!(
+            node.wait_event(LONG),
+            Ok(Some(Event::DeviceFatal))
+        ));
         assert!(node.wait_event(LONG).is_err());
     }),
     ("polls the descriptor of a CQ", |_, (_, cq)| {
@@ -175,7 +178,9 @@ fn a_service_whose_node_was_shut_down_ends() {
         sender.send(()).unwrap();
     });
     dropped.recv_timeout(2 * HEARD).expect("the service ends");
-    within(HEARD, "the node is down", || peer.node.health().down.is_some());
+    within(HEARD, "the node is down", || {
+        peer.node.health().down.is_some()
+    });
 }
 
 #[test]

@@ -5,9 +5,7 @@ use super::roles::connect;
 use super::{Process, alone, new_service, rest, say, within};
 use crate::common::wait_for;
 use std::time::Duration;
-use trunkline::{
-    Access, Down, Error, Node, QpModify, QpOptions, RecvWr, SendWr, Status,
-};
+use trunkline::{Access, Down, Error, Node, QpModify, QpOptions, RecvWr, SendWr, Status};
 
 /// Makes a child that does this, and exits with what it gives.
 fn fork(child: impl FnOnce() -> i32) -> i32 {
@@ -64,7 +62,9 @@ fn kill_with_child(role: &str) {
             clients.iter().all(|client| client.pid != Some(pid))
         });
     }
-    within(Duration::from_secs(5), "its socket is closed", || sockets() < with);
+    within(Duration::from_secs(5), "its socket is closed", || {
+        sockets() < with
+    });
     println!("{role}: reaped after {:?}", at.elapsed());
     // SAFETY: it is the child's child, which lives until now.
     assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
@@ -132,7 +132,11 @@ pub(super) fn calls_in_a_child(path: &str) {
     let mut status = 0;
     // SAFETY: `status` is there to be written.
     assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
-    assert_eq!(libc::WEXITSTATUS(status), 100, "{status:#x}: which is wrong");
+    assert_eq!(
+        libc::WEXITSTATUS(status),
+        100,
+        "{status:#x}: which is wrong"
+    );
 }
 
 /// As above; what the parent has goes on.

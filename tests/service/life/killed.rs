@@ -14,6 +14,8 @@ fn kill(role: &str, has_qp: bool) {
     let peer = Peer::new();
     let beside = Neighbour::start(&path, &peer).stop().2;
     let quiet = || service.node().live_objects();
+    // What was exchanged is acknowledged by then.
+    std::thread::sleep(Duration::from_millis(200));
     let before = quiet();
     let neighbour = Neighbour::exchange(beside, &peer);
     std::thread::sleep(Duration::from_millis(30));
@@ -47,9 +49,15 @@ fn kill(role: &str, has_qp: bool) {
     std::thread::sleep(Duration::from_millis(50));
     let (rounds, slowest, _beside) = neighbour.stop();
     println!("{role}: {rounds} messages beside, {slowest:?} the slowest");
-    assert!(rounds > 0 && slowest < Duration::from_millis(500), "{slowest:?}");
+    assert!(
+        rounds > 0 && slowest < Duration::from_millis(500),
+        "{slowest:?}"
+    );
     within(REAPED, "objects as before", || {
         let now = quiet();
+        if at.elapsed() > REAPED {
+            println!("{role}: {before:?}, and now {now:?}");
+        }
         now.qps == before.qps && now.flows == before.flows && now.requests == before.requests
     });
     within(REAPED, "segments as before", || memory_files() <= files);

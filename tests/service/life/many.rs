@@ -33,7 +33,9 @@ fn a_thousand_programs_one_after_the_other_leave_nothing() {
     let start = Instant::now();
     (0..1000).for_each(cycle);
     println!("{:?} for 1000", start.elapsed());
-    within(Duration::from_secs(5), "as many as before", || settled() <= before);
+    within(Duration::from_secs(5), "as many as before", || {
+        settled() <= before
+    });
     let more = self::resident().saturating_sub(resident);
     println!("{before:?}, {more} bytes more");
     assert!(more < 8 << 20, "{more} bytes more");
@@ -44,8 +46,11 @@ fn a_thousand_programs_one_after_the_other_leave_nothing() {
 /// Whether a thread closes what a program left.
 fn closing() -> bool {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-    let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
-    names.into_iter().any(|name| name.starts_with("trunkline-close"))
+    let names =
+        tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names
+        .into_iter()
+        .any(|name| name.starts_with("trunkline-close"))
 }
 
 /// Bytes of memory that this process has.
@@ -104,7 +109,9 @@ fn many_programs_at_once_share_connections_and_are_reaped_together() {
     for process in &mut processes {
         process.child.kill().unwrap();
     }
-    within(Duration::from_secs(5), "one is left", || service.clients().len() == 1);
+    within(Duration::from_secs(5), "one is left", || {
+        service.clients().len() == 1
+    });
     println!("clients() after {:?}", start.elapsed());
     let before = Peer::of(Node::attach(&path).unwrap());
     within(Duration::from_secs(5), "few QPs are left", || {
