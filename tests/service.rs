@@ -4,6 +4,8 @@
 mod common;
 #[path = "service/life.rs"]
 mod life;
+#[path = "service/hostile.rs"]
+mod hostile;
 
 use common::{End, PATIENCE, Pair, address, pattern, service};
 use std::ptr::NonNull;

@@ -1,0 +1,191 @@
+//! A program that writes anything into all memory that it shares with the service.
+
+use super::raw::{Numbers, Raw, own_memory, qp_of};
+use super::{Neighbours, is_clean, service, still_serves};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use trunkline::{Access, Attributes, Gid};
+use trunkline_host::Handle;
+use trunkline_host::control::attributes::{QpAttributes, QpStep, RegionPlace, RingKind};
+use trunkline_host::control::requests as ask;
+use trunkline_host::control::{Answer, Request, VERSION};
+use trunkline_qpmap::QpType;
+use trunkline_wire::Qpn;
+
+/// How long it goes on.
+const LONG: Duration = Duration::from_secs(4);
+const QPS: usize = 8;
+
+/// Takes a QP to RTS, towards a QP of that number at `remote`.
+fn connect(raw: &mut Raw, qp: Handle, remote: Gid, dest_qpn: Qpn) {
+    let all = QpAttributes {
+        access: Some(Access::ALL),
+        remote: Some(remote),
+        dest_qpn: Some(dest_qpn),
+        path_mtu: Some(Attributes::default().path_mtu),
+        ..QpAttributes::default()
+    };
+    let init = QpAttributes {
+        access: Some(Access::ALL),
+        ..QpAttributes::default()
+    };
+    for (step, attributes) in [(QpStep::Init, init), (QpStep::Rtr, all), (QpStep::Rts, all)] {
+        raw.ask(ask::ModifyQp {
+            qp,
+            step,
+            attributes,
+        });
+    }
+}
+
+/// A program with queues of all kinds, some of them connected to each other.
+fn equip(path: &str, remote: Gid) -> (Raw, Handle, Vec<Handle>) {
+    let mut raw = Raw::connect(path);
+    let bytes = Request::from(super::raw::hello(VERSION)).to_bytes(1);
+    raw.send(&bytes, &[own_memory().as_fd()]);
+    assert!(matches!(raw.hear(), Some((1, Answer::Welcome(welcome))) if welcome.workers > 0));
+    let (pd, cq) = (raw.pd(), raw.cq(64));
+    let srq = raw.ask(ask::CreateSrq {
+        pd,
+        max_wr: 64,
+        max_sge: 2,
+        worker: Some(0),
+    });
+    let Answer::SrqCreated(srq) = srq else {
+        panic!("{srq:?}");
+    };
+    let srq = srq.srq;
+    raw.ring(RingKind::Shared, Some(srq), 0);
+    for worker in 0..4 {
+        raw.ring(RingKind::Doorbells, None, worker);
+        raw.ring(RingKind::CompletionHeader, Some(cq), worker);
+        raw.ring(RingKind::Completions, Some(cq), worker);
+    }
+    let Answer::MemoryAllocated(memory) = raw.memory(512) else {
+        panic!("memory");
+    };
+    raw.ask(ask::RegisterMr {
+        pd,
+        iova: 0,
+        length: 4096,
+        access: Access::ALL.with(Access::MW_BIND),
+        place: RegionPlace::Shared {
+            memory: memory.memory,
+            offset: 0,
+        },
+    });
+    let made: Vec<_> = (0..QPS)
+        .map(|number| {
+            let with = (number % 2 == 1).then_some(srq);
+            let kind = [QpType::Rc, QpType::Rc, QpType::Uc, QpType::Ud][number % 4];
+            let request = ask::CreateQp {
+                kind,
+                worker: Some(0),
+                srq: with,
+                ..qp_of(pd, cq, with)
+            };
+            let Answer::QpCreated(created) = raw.ask(request) else {
+                panic!("a QP");
+            };
+            created
+        })
+        .collect();
+    for (number, qp) in made.iter().enumerate() {
+        let to = made[(number + 4) % QPS].qpn;
+        connect(&mut raw, qp.qp, remote, to);
+        raw.ring(RingKind::Send, Some(qp.qp), 0);
+        raw.ring(RingKind::Receive, Some(qp.qp), 0);
+    }
+    let qps = made.iter().map(|qp| qp.qp).collect();
+    (raw, cq, qps)
+}
+
+/// Words that mean something somewhere, changed a little, or anything.
+fn word(numbers: &mut Numbers, before: u64) -> u64 {
+    let bits = numbers.next();
+    match numbers.below(8) {
+        0 => bits,
+        1 => u64::from(bits as u32 % 64),
+        2 => before.wrapping_add(bits % 5).wrapping_sub(2),
+        3 => before ^ (1 << (bits % 64)),
+        4 => 0,
+        5 => u64::MAX,
+        6 => (bits % 32) << 32 | (bits >> 40) % 32,
+        _ => before,
+    }
+}
+
+fn scribble(seed: u64, is_slow: bool) {
+    let all = service(|_| {});
+    let mut neighbours = Neighbours::of(&all.1);
+    neighbours.exchange();
+    let remote = all.0.node().gid();
+    let is_over = AtomicBool::new(false);
+    let (mut exchanged, mut longest) = (0, Duration::ZERO);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut numbers = Numbers(seed);
+            while !is_over.load(Ordering::Relaxed) {
+                let (mut raw, cq, qps) = equip(&all.1, remote);
+                let end = Instant::now() + Duration::from_millis(400);
+                while Instant::now() < end && !is_over.load(Ordering::Relaxed) {
+                    for piece in &raw.pieces {
+                        let words = piece.as_slice();
+                        let count = if is_slow { 1 } else { words.len().min(64) };
+                        for _ in 0..count {
+                            // The first words say what the rest is.
+                            let near = numbers.below(words.len().min(24));
+                            let far = numbers.below(words.len());
+                            let at = [near, far][numbers.below(2)];
+                            let before = words[at].load(Ordering::Relaxed);
+                            words[at].store(word(&mut numbers, before), Ordering::Relaxed);
+                        }
+                    }
+                    // Wakes the worker, and whatever else can be rung.
+                    for descriptor in &raw.descriptors {
+                        let _ = trunkline_host::wake::ring(descriptor.as_fd());
+                    }
+                    let qp = qps[numbers.below(QPS)];
+                    let steps = [QpStep::Reset, QpStep::Error, QpStep::Drain, QpStep::Init];
+                    let answer = match numbers.below(64) {
+                        0 => raw.ask(ask::ModifyQp {
+                            qp,
+                            step: steps[numbers.below(4)],
+                            attributes: QpAttributes::default(),
+                        }),
+                        1 => raw.ask(ask::ResizeCq {
+                            cq,
+                            depth: 1 << numbers.below(10),
+                        }),
+                        2 => raw.ask(ask::DestroyQp { qp }),
+                        3 => raw.ask(ask::TakeEvent {}),
+                        _ => continue,
+                    };
+                    assert!(!matches!(answer, Answer::Detached(_)), "{answer:?}");
+                }
+            }
+        });
+        let end = Instant::now() + LONG;
+        while Instant::now() < end {
+            longest = longest.max(neighbours.exchange());
+            exchanged += 1;
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    eprintln!("{exchanged} exchanges beside it, the longest in {longest:?}");
+    assert!(exchanged > 10, "{exchanged} exchanges");
+    still_serves(&all);
+    drop(neighbours);
+    is_clean(&all.0);
+}
+
+#[test]
+fn neighbours_hear_nothing_of_who_scribbles_all_the_time() {
+    scribble(1, false);
+}
+
+#[test]
+fn neighbours_hear_nothing_of_who_scribbles_now_and_then() {
+    scribble(2, true);
+}
