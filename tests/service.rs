@@ -2,10 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod common;
-#[path = "service/life.rs"]
-mod life;
 #[path = "service/hostile.rs"]
 mod hostile;
+#[path = "service/life.rs"]
+mod life;
 
 use common::{End, PATIENCE, Pair, address, pattern, service};
 use std::ptr::NonNull;

@@ -25,6 +25,8 @@ pub const MAX_DESCRIPTORS: usize = 2;
 
 /// Room for the descriptors of a message, in bytes.
 const ROOM: usize = rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS));
+/// Room for as many as a message can bring at all (`SCM_MAX_FD`, unix(7)).
+const MOST_ROOM: usize = rustix::cmsg_space!(ScmRights(253));
 
 /// Why a message was not sent or not received.
 #[derive(Debug, thiserror::Error)]
@@ -132,7 +134,7 @@ pub fn recv_with_fds(
     buffer: &mut [u8; MAX_MESSAGE],
 ) -> Result<Option<Received>, SocketError> {
     let room = &mut [MaybeUninit::uninit(); ROOM];
-    receive_into(socket, buffer, room, RecvFlags::empty())
+    receive_into(socket, buffer, room, RecvFlags::empty(), &mut Vec::new())
 }
 
 /// As [`recv_with_fds`], and never waits.
@@ -143,16 +145,30 @@ pub fn try_recv_with_fds(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8; MAX_MESSAGE],
 ) -> Result<Option<Received>, SocketError> {
-    let room = &mut [MaybeUninit::uninit(); ROOM];
-    receive_into(socket, buffer, room, RecvFlags::DONTWAIT)
+    try_recv_leaving(socket, buffer, &mut Vec::new())
 }
 
-/// Receives with `room` for what comes with the message.
+/// As [`try_recv_with_fds`], but closes nothing: descriptors of what is no message are `left` to
+/// the caller, who may not wait for them to be closed.
+///
+/// # Errors
+/// As there.
+pub fn try_recv_leaving(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8; MAX_MESSAGE],
+    left: &mut Vec<OwnedFd>,
+) -> Result<Option<Received>, SocketError> {
+    let room = &mut [MaybeUninit::uninit(); MOST_ROOM];
+    receive_into(socket, buffer, room, RecvFlags::DONTWAIT, left)
+}
+
+/// Receives with `room` for what comes with the message. What comes with no message is `left`.
 fn receive_into(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8; MAX_MESSAGE],
     room: &mut [MaybeUninit<u8>],
     flags: RecvFlags,
+    left: &mut Vec<OwnedFd>,
 ) -> Result<Option<Received>, SocketError> {
     let mut ancillary = RecvAncillaryBuffer::new(room);
     let mut message = [IoSliceMut::new(buffer)];
@@ -165,37 +181,34 @@ fn receive_into(
         received = rustix::io::retry_on_intr(&mut receive);
     }
     let received = received?;
-    let (descriptors, too_many) = take(&mut ancillary);
+    let before = left.len();
+    take(&mut ancillary, left);
     if received.flags.contains(ReturnFlags::CTRUNC) {
         return Err(SocketError::DescriptorsLost);
     }
-    if too_many {
+    if left.len() - before > MAX_DESCRIPTORS {
         return Err(SocketError::TooManyDescriptors);
     }
     if received.flags.contains(ReturnFlags::TRUNC) {
         return Err(SocketError::Truncated);
     }
     let bytes = received.bytes;
-    Ok((bytes > 0).then_some(Received { bytes, descriptors }))
+    if bytes == 0 {
+        return Ok(None);
+    }
+    let mut came = left.drain(before..);
+    let descriptors = [(); MAX_DESCRIPTORS].map(|()| came.next());
+    drop(came);
+    Ok(Some(Received { bytes, descriptors }))
 }
 
-/// The descriptors of a message, and whether there were more than a message has, which are closed.
-fn take(ancillary: &mut RecvAncillaryBuffer<'_>) -> ([Option<OwnedFd>; MAX_DESCRIPTORS], bool) {
-    let mut descriptors = [const { None }; MAX_DESCRIPTORS];
-    let mut places = descriptors.iter_mut();
-    let mut too_many = false;
+/// Takes the descriptors of a message.
+fn take(ancillary: &mut RecvAncillaryBuffer<'_>, taken: &mut Vec<OwnedFd>) {
     for message in ancillary.drain() {
-        let RecvAncillaryMessage::ScmRights(rights) = message else {
-            continue;
-        };
-        for descriptor in rights {
-            match places.next() {
-                Some(place) => *place = Some(descriptor),
-                None => too_many = true,
-            }
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            taken.extend(rights);
         }
     }
-    (descriptors, too_many)
 }
 
 /// Who opened the other end of a socket, as the kernel noted it then (`SO_PEERCRED`, unix(7)).

@@ -12,6 +12,7 @@ use crate::verbs::mr::Pd;
 use crate::verbs::mw::Mw;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use trunkline_dataplane::ProcessMemory;
 use trunkline_host::closer::Closer;
 use trunkline_host::control::Answer;
@@ -38,6 +39,8 @@ pub(super) struct Client {
     pub(super) peer: Peer,
     pub(super) name: String,
     pub(super) stage: Stage,
+    /// The thread that judges, or has judged, the descriptor that it sent.
+    pub(super) judge: Option<JoinHandle<()>>,
     /// Its memory, if it gave a descriptor of that.
     pub(super) memory: Option<ProcessMemory>,
     /// Bytes of it that are registered.
@@ -76,6 +79,7 @@ impl Client {
             peer,
             name: String::new(),
             stage: Stage::Silent,
+            judge: None,
             memory: None,
             foreign_bytes: 0,
             closer: Closer::new(),
@@ -117,13 +121,13 @@ impl Client {
         sent
     }
 
-    /// What it leaves: its belongings, and what closes them. Its socket and its events are among
-    /// what is to be closed.
-    pub(super) fn into_belongings(self) -> Belongings {
+    /// What it leaves: what may be busy with its descriptors still, and its belongings. Its socket
+    /// and its events are among what is to be closed.
+    pub(super) fn into_parts(self) -> (Option<JoinHandle<()>>, Closer, Belongings) {
         let mut belongings = self.belongings;
         belongings.graves.bury(self.events.into_fds());
         belongings.graves.bury([self.socket]);
-        belongings
+        (self.judge, self.closer, belongings)
     }
 
     pub(super) fn status(&self) -> ClientStatus {

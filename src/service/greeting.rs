@@ -133,7 +133,8 @@ impl Judges {
             let _ = rustix::io::write(&*wake, &1u64.to_ne_bytes());
         };
         match trunkline_dataplane::process::with_signals_blocked(|| thread.spawn(judge)) {
-            Ok(_) => {
+            Ok(thread) => {
+                client.judge = Some(thread);
                 client.stage = Stage::Judged;
                 Ok(())
             }

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use trunkline_dataplane::process::with_signals_blocked;
+use trunkline_host::Closer;
 use trunkline_host::control::answers::{Detached, Refused};
 use trunkline_host::control::attributes::Reason;
 use trunkline_host::control::{Answer, MAX_MESSAGE, Text};
@@ -54,8 +55,8 @@ pub(super) struct Server {
     clients: BTreeMap<u64, Attached>,
     next: u64,
     reaping: VecDeque<Reaper>,
-    /// Threads that close what programs left, with the users of these.
-    closing: Vec<(u32, JoinHandle<()>)>,
+    /// What is busy with what programs left, with the users of these.
+    closing: Vec<(u32, Closing)>,
     /// Programs whose segments have pages that may go back to the system.
     reclaiming: BTreeSet<u64>,
     buffer: Box<[u8; MAX_MESSAGE]>,
@@ -65,6 +66,23 @@ pub(super) struct Server {
 struct Attached {
     client: Client,
     process: Option<OwnedFd>,
+}
+
+/// A program that is gone but for descriptors that are not closed yet.
+enum Closing {
+    /// A thread closes them, or judges one.
+    Thread(JoinHandle<()>),
+    /// So does the closer that it had.
+    Closer(Closer),
+}
+
+impl Closing {
+    fn is_over(&self) -> bool {
+        match self {
+            Self::Thread(thread) => thread.is_finished(),
+            Self::Closer(closer) => closer.pending() == 0,
+        }
+    }
 }
 
 impl Server {
@@ -173,7 +191,11 @@ impl Server {
         let attached = self.clients.values();
         let attached = attached.map(|attached| attached.client.peer.uid);
         let reaping = self.reaping.iter().map(Reaper::uid);
-        let closing = self.closing.iter().map(|(uid, _)| *uid);
+        let closing = self
+            .closing
+            .iter()
+            .filter(|(_, closing)| !closing.is_over());
+        let closing = closing.map(|(uid, _)| *uid);
         attached.chain(reaping).chain(closing)
     }
 
@@ -318,7 +340,11 @@ impl Server {
         }
         log::parted(&client.status(), &parting.text, parting.is_violation());
         let uid = client.peer.uid;
-        let left = client.into_belongings();
+        let (judge, closer, left) = client.into_parts();
+        let busy = [judge.map(Closing::Thread), Some(Closing::Closer(closer))];
+        let busy = busy.into_iter().flatten();
+        let busy = busy.filter(|closing| !closing.is_over());
+        self.closing.extend(busy.map(|closing| (uid, closing)));
         self.reaping
             .push_back(Reaper::new(&self.node.shared, uid, left));
     }
@@ -335,7 +361,7 @@ impl Server {
 
     /// A step for what is left of one program.
     fn reap(&mut self) {
-        self.closing.retain(|(_, thread)| !thread.is_finished());
+        self.closing.retain(|(_, closing)| !closing.is_over());
         let Some(mut reaper) = self.reaping.pop_front() else {
             return;
         };
@@ -351,7 +377,7 @@ impl Server {
         let close = move || drop(descriptors);
         // Without a thread for it they are closed here, where few would make that take long.
         if let Ok(thread) = with_signals_blocked(|| thread.spawn(close)) {
-            self.closing.push((uid, thread));
+            self.closing.push((uid, Closing::Thread(thread)));
         }
     }
 

@@ -10,11 +10,10 @@ use crate::node::Node;
 use crate::observe::log;
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
-use trunkline_host::Closer;
 use trunkline_host::control::attributes::Reason;
 use trunkline_host::control::requests::Hello;
 use trunkline_host::control::{MAX_MESSAGE, Request};
-use trunkline_host::socket::{MAX_DESCRIPTORS, Received, SocketError, try_recv_with_fds};
+use trunkline_host::socket::{MAX_DESCRIPTORS, Received, SocketError, try_recv_leaving};
 
 /// Why a program is parted with.
 pub(super) struct Parting {
@@ -65,11 +64,14 @@ impl Turn<'_> {
         descriptors: [Option<OwnedFd>; MAX_DESCRIPTORS],
     ) -> Result<Option<Answered>, Parting> {
         let [first, second] = descriptors;
-        close(&self.client.closer, second)?;
+        if let Err(parting) = close(self.client, second) {
+            self.client.belongings.graves.bury(first);
+            return Err(parting);
+        }
         let (number, request) = match Request::parse(message) {
             Ok(parsed) => parsed,
             Err(error) => {
-                close(&self.client.closer, first)?;
+                close(self.client, first)?;
                 return Err(Parting::new(Reason::BadMessage, error.to_string()));
             }
         };
@@ -77,7 +79,7 @@ impl Turn<'_> {
             (Stage::Silent, Request::Hello(hello)) => self.greet(number, hello, first),
             (stage, request) => {
                 let is_attached = *stage == Stage::Attached;
-                close(&self.client.closer, first)?;
+                close(self.client, first)?;
                 match is_attached {
                     true => self.answer(request).map(Some),
                     false => Err(Parting::new(Reason::BadMessage, "it was not let in yet")),
@@ -102,7 +104,7 @@ impl Turn<'_> {
         self.client.name = hello.name.as_str().to_owned();
         let turned_away = |(reason, text): TurnedAway| Parting::new(reason, text);
         if let Err(why) = greeting::understand(hello) {
-            close(&self.client.closer, memory)?;
+            close(self.client, memory)?;
             return Err(turned_away(why));
         }
         match memory {
@@ -165,10 +167,14 @@ pub(super) fn deliver(client: &Client, number: u32, reply: &Reply) -> Result<(),
 
 /// The next message of a program, if there is one.
 pub(super) fn hear(
-    client: &Client,
+    client: &mut Client,
     buffer: &mut [u8; MAX_MESSAGE],
 ) -> Result<Option<Received>, Parting> {
-    match try_recv_with_fds(client.socket(), buffer) {
+    let mut left = Vec::new();
+    let heard = try_recv_leaving(client.socket(), buffer, &mut left);
+    // What came with no message is closed once the program is gone, which it is now.
+    client.belongings.graves.bury(left);
+    match heard {
         Ok(Some(received)) => Ok(Some(received)),
         Ok(None) => Err(Parting::new(Reason::Asked, "it closed its end")),
         Err(SocketError::System(error)) => match error.kind() {
@@ -180,13 +186,13 @@ pub(super) fn hear(
 }
 
 /// Has a descriptor closed that nobody wants.
-fn close(closer: &Closer, descriptor: Option<OwnedFd>) -> Result<(), Parting> {
-    let left = descriptor.and_then(|descriptor| closer.try_close(descriptor).err());
+fn close(client: &mut Client, descriptor: Option<OwnedFd>) -> Result<(), Parting> {
+    let left = descriptor.and_then(|descriptor| client.closer.try_close(descriptor).err());
     match left {
         None => Ok(()),
         Some(left) => {
-            // The thread that closes it is one too many, and the program is gone.
-            drop(left);
+            // It is closed with all that the program leaves.
+            client.belongings.graves.bury([left]);
             let text = "it sends descriptors faster than they can be closed";
             Err(Parting::new(Reason::BadMessage, text))
         }
