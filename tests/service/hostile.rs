@@ -12,6 +12,8 @@ mod lingering;
 mod quotas;
 #[path = "scribbles.rs"]
 mod scribbles;
+#[path = "stalls.rs"]
+mod stalls;
 
 use crate::common::{PATIENCE, address, wait_for};
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -109,9 +109,13 @@ fn descriptors_of_anything_else_than_memory_are_refused() {
     // Two of them, none of which is asked for, and then more than a message has.
     let mut raw = Raw::attach(&all.1);
     let bytes = Request::from(ask::AllocPd {}).to_bytes(1);
-    for _ in 0..50 {
+    for _ in 0..8 {
         raw.send(&bytes, &[wrong[0].as_fd(), wrong[1].as_fd()]);
-        assert!(matches!(raw.hear(), Some((1, Answer::PdAllocated(_)))));
+        let answer = raw.hear();
+        assert!(
+            matches!(answer, Some((1, Answer::PdAllocated(_)))),
+            "{answer:?}"
+        );
         std::thread::sleep(Duration::from_millis(1));
     }
     for count in [3, 5] {

@@ -1,11 +1,11 @@
 //! What a program may have is bounded, and it can go on when it was refused more.
 
 use super::raw::{Raw, hello, own_memory, qp_of};
-use super::{Neighbours, SOON, is_clean, service, still_serves, until};
+use super::{Neighbours, is_clean, service, still_serves, until};
 use std::os::fd::AsFd;
 use std::time::Duration;
 use trunkline::Access;
-use trunkline_host::control::attributes::{MwKind, Reason, RegionPlace, RingKind};
+use trunkline_host::control::attributes::{MwKind, Reason, RegionPlace};
 use trunkline_host::control::requests as ask;
 use trunkline_host::control::{Answer, Request, VERSION};
 
@@ -166,82 +166,5 @@ fn programs_beyond_the_limit_are_turned_away_and_let_in_when_there_is_room() {
         // What they had is closed, sooner or later; the service has nothing else to do.
         std::thread::sleep(Duration::from_millis(200 + pause));
     }
-    is_clean(&all.0);
-}
-
-/// The largest CQ that a quota allows, of which a program says that it is full: to resize it, over
-/// and over, is work for its owner's account alone.
-#[test]
-fn neighbours_go_on_while_the_largest_of_queues_are_resized() {
-    let all = service(|_| {});
-    let mut neighbours = Neighbours::of(&all.1);
-    let alone = (0..50).map(|_| neighbours.exchange()).max().unwrap();
-    let mut raw = Raw::attach(&all.1);
-    let cq = raw.cq(1 << 21);
-    raw.ring(RingKind::CompletionHeader, Some(cq), 0);
-    let end = std::time::Instant::now() + Duration::from_secs(3);
-    let path = all.1.clone();
-    let hostile = std::thread::spawn(move || {
-        let mut resized = 0;
-        while std::time::Instant::now() < end {
-            for word in raw.pieces[0].as_slice() {
-                // Everywhere where a head may be: far from all that was written.
-                word.store(u64::from(1_u32 << 31), std::sync::atomic::Ordering::Relaxed);
-            }
-            let depth = 1 << 21;
-            resized += u32::from(matches!(
-                raw.ask(ask::ResizeCq { cq, depth }),
-                Answer::CqResized(_)
-            ));
-        }
-        (resized, raw)
-    });
-    let mut longest = Duration::ZERO;
-    while std::time::Instant::now() < end {
-        longest = longest.max(neighbours.exchange());
-    }
-    let start = std::time::Instant::now();
-    drop(Raw::attach(&path));
-    let attached = start.elapsed();
-    let (resized, raw) = hostile.join().unwrap();
-    eprintln!("{resized} times: {alone:?} alone, {longest:?} beside it; attached in {attached:?}");
-    assert!(longest < SOON, "messages took {longest:?}");
-    drop((raw, neighbours));
-    is_clean(&all.0);
-}
-
-/// Who has the file of a segment can hold its lock by writing to it.
-#[test]
-fn neighbours_go_on_while_the_file_of_a_segment_is_written() {
-    let all = service(|_| {});
-    let mut raw = Raw::attach(&all.1);
-    let words = 1 << 24;
-    let Answer::MemoryAllocated(first) = raw.memory(words) else {
-        panic!("memory");
-    };
-    let path = format!("/proc/self/map_files/{}", "");
-    drop(path);
-    for word in raw.pieces[0].as_slice() {
-        word.store(1, std::sync::atomic::Ordering::Relaxed);
-    }
-    let mut longest = Duration::ZERO;
-    let mut memory = first.memory;
-    for _ in 0..10 {
-        assert!(raw.say(ask::FreeMemory { memory }));
-        raw.hear();
-        let Answer::MemoryAllocated(next) = raw.memory(words) else {
-            panic!("memory");
-        };
-        memory = next.memory;
-        for word in raw.pieces.last().unwrap().as_slice() {
-            word.store(1, std::sync::atomic::Ordering::Relaxed);
-        }
-        let start = std::time::Instant::now();
-        drop(Raw::attach(&all.1));
-        longest = longest.max(start.elapsed());
-    }
-    eprintln!("others waited for {longest:?}");
-    assert!(longest < SOON, "others waited for {longest:?}");
-    drop(raw);
     is_clean(&all.0);
 }

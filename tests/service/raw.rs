@@ -7,7 +7,7 @@ use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
-use trunkline_host::control::answers::{CqCreated, MemoryAllocated, PdAllocated, QpCreated};
+use trunkline_host::control::answers::{CqCreated, MemoryAllocated, PdAllocated};
 use trunkline_host::control::attributes::{Reason, RingKind};
 use trunkline_host::control::requests::{
     AllocMemory, AllocPd, CreateCq, CreateQp, Hello, Magic, RequestRing,
@@ -45,6 +45,8 @@ pub(crate) struct Raw {
     buffer: Box<[u8; MAX_MESSAGE]>,
     /// The memory of all rings that it asked for.
     pub(crate) pieces: Vec<Piece>,
+    /// The files of its segments.
+    pub(crate) files: Vec<OwnedFd>,
     /// What came with answers and is no segment.
     pub(crate) descriptors: Vec<OwnedFd>,
 }
@@ -65,6 +67,7 @@ impl Raw {
             segments: SegmentTable::new(),
             buffer: Box::new([0; MAX_MESSAGE]),
             pieces: Vec::new(),
+            files: Vec::new(),
             descriptors: Vec::new(),
         }
     }
@@ -136,6 +139,7 @@ impl Raw {
             self.segments
                 .add(name.segment, file.as_fd(), bytes)
                 .unwrap();
+            self.files.push(file);
         }
         self.pieces.push(self.segments.resolve(name).unwrap());
     }
@@ -163,13 +167,6 @@ impl Raw {
     pub(crate) fn cq(&mut self, depth: u32) -> Handle {
         match self.ask(CreateCq { depth }) {
             Answer::CqCreated(CqCreated { cq, .. }) => cq,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    pub(crate) fn qp(&mut self, pd: Handle, cq: Handle, srq: Option<Handle>) -> QpCreated {
-        match self.ask(qp_of(pd, cq, srq)) {
-            Answer::QpCreated(created) => created,
             other => panic!("{other:?}"),
         }
     }
@@ -242,5 +239,6 @@ pub(crate) fn send_any(socket: BorrowedFd<'_>, message: &[u8], descriptors: &[Bo
     let pushed = ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
     assert!(pushed, "the room is enough");
     let message = [std::io::IoSlice::new(message)];
-    sendmsg(socket, &message, &mut ancillary, SendFlags::NOSIGNAL).unwrap();
+    // The service may have closed its end.
+    let _ = sendmsg(socket, &message, &mut ancillary, SendFlags::NOSIGNAL);
 }
