@@ -162,7 +162,14 @@ fn descriptors_that_the_kernel_drops_are_an_error() {
     let (here, there) = pair();
     send_with_fds(here.as_fd(), b"x", &[here.as_fd()]).unwrap();
     let buffer = &mut [0; MAX_MESSAGE];
-    let refused = receive_into(there.as_fd(), buffer, &mut [], RecvFlags::empty()).unwrap_err();
+    let refused = receive_into(
+        there.as_fd(),
+        buffer,
+        &mut [],
+        RecvFlags::empty(),
+        &mut Vec::new(),
+    )
+    .unwrap_err();
     assert!(matches!(refused, SocketError::DescriptorsLost));
 }
 
