@@ -1,5 +1,6 @@
 //! Laws of a service about programs that keep to no rule: they lose what is theirs, and nobody else
 //! notices.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 #[path = "raw.rs"]
 mod raw;

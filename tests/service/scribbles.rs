@@ -111,7 +111,7 @@ fn word(numbers: &mut Numbers, before: u64) -> u64 {
         3 => before ^ (1 << (bits % 64)),
         4 => 0,
         5 => u64::MAX,
-        6 => (bits % 32) << 32 | (bits >> 40) % 32,
+        6 => ((bits % 32) << 32) | ((bits >> 40) % 32),
         _ => before,
     }
 }
