@@ -5,7 +5,7 @@ mod settings;
 use super::interrupt::Interrupt;
 use super::output;
 use super::taken;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use settings::{Flags, Settings};
 use std::ffi::OsStr;
@@ -58,6 +58,10 @@ pub(crate) fn run(args: &ServeArgs, interrupt: &Interrupt) -> Result<()> {
     drop(out);
     ready();
     while node.health().down.is_none() {
+        ensure!(
+            !service.has_failed(),
+            "the thread that serves programs has failed"
+        );
         if interrupt.check().is_err() {
             interrupt.heed();
             break;

@@ -64,9 +64,6 @@ impl Host {
                 let which = usize::from(input.byte()) % self.held.len();
                 self.held.swap_remove(which);
             }
-            5 => {
-                self.pieces.reclaim();
-            }
             _ => self.forge(input),
         }
     }

@@ -11,9 +11,10 @@ use crate::pieces::State;
 use crate::segment::{Mapping, SegmentError};
 use std::collections::HashMap;
 use std::fmt;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Bytes of a cache line: every piece starts at a multiple of them.
@@ -71,6 +72,13 @@ impl Piece {
     pub const fn as_slice(&self) -> &[AtomicU64] {
         // SAFETY: made from a slice of the mapping, which `home` keeps for as long as `self` lives.
         unsafe { self.words.as_ref() }
+    }
+
+    /// Makes words of its segment zero.
+    pub(crate) fn zero_segment(&self, words: Range<usize>) {
+        for word in &self.home.mapping.words()[words] {
+            word.store(0, Ordering::Relaxed);
+        }
     }
 
     /// How the other side finds the piece.
@@ -189,7 +197,6 @@ impl SegmentTable {
 mod tests {
     use super::*;
     use crate::segment::Segment;
-    use std::sync::atomic::Ordering;
 
     const BYTES: u64 = 1 << 16;
 

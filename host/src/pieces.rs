@@ -17,16 +17,15 @@
 //! # Bounds
 //!
 //! A client has its segments mapped and may fill them all, so the quota bounds the sum of their
-//! lengths and not of the pieces. When no piece of a segment is left its pages go back to the
-//! system, some in each call of [`Pieces::reclaim`]: it is workers that drop pieces, and they have
-//! no time for that. Its file and its number stay for pieces to come.
+//! lengths and not of the pieces. Pages that were touched stay with the client until it is gone: to
+//! give them back takes the lock of the file (fallocate(2), madvise(2)), and whoever has the file
+//! may hold that for as long as he likes, by a write(2) of bytes that do not come.
 
 mod free;
 
 use crate::piece::{Home, LINE, LINE_WORDS, Piece, PieceName};
 use crate::segment::{self, Segment, SegmentError};
 use free::{FreeRanges, Range};
-use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -36,9 +35,6 @@ pub const MAX_WORDS: u32 = 1 << 24;
 /// Bytes of the first segment of a client, and of those that come late.
 const FIRST_SEGMENT: u64 = 64 << 10;
 const LATE_SEGMENT: u64 = 4 << 20;
-
-/// Lines that go back to the system in one step, which takes it less than a millisecond.
-const RECLAIMED_AT_ONCE: u32 = (LATE_SEGMENT / LINE) as u32;
 
 /// Why a client did not get a piece. Nothing has changed.
 #[derive(Debug, thiserror::Error)]
@@ -68,9 +64,7 @@ pub enum PieceError {
 /// Gives pieces to one client.
 ///
 /// When it is dropped the segments stay mapped for as long as there are pieces of them. Who drops
-/// the last of both frees all their pages at once, which takes long where they are many. So a
-/// service keeps it until nothing is [used](Self::used) and nothing is left to
-/// [reclaim](Self::reclaim).
+/// the last of both frees all their pages at once, which takes long where they are many.
 #[derive(Debug)]
 pub struct Pieces(Arc<Mutex<State>>);
 
@@ -89,28 +83,8 @@ struct Owned {
     home: Arc<Home>,
     /// Until the client was sent it.
     file: Option<Arc<OwnedFd>>,
-    /// Lines in pieces.
-    used: u32,
     /// Lines from the start that may hold something: all behind them are zero.
     touched: u32,
-}
-
-impl Owned {
-    /// Whether its pages may go back to the system.
-    const fn is_idle(&self) -> bool {
-        self.used == 0 && self.touched > 0
-    }
-
-    /// Gives the last pages that may hold something back to the system, of a segment that is idle.
-    fn reclaim(&mut self) -> io::Result<()> {
-        let page = (segment::page() / LINE) as u32;
-        let end = self.touched.next_multiple_of(page);
-        let start = end.saturating_sub(RECLAIMED_AT_ONCE);
-        let words = start as usize * LINE_WORDS..end as usize * LINE_WORDS;
-        self.home.mapping.punch(words)?;
-        self.touched = start;
-        Ok(())
-    }
 }
 
 /// A segment that the client is to be told of.
@@ -154,7 +128,11 @@ impl Pieces {
                 range.expect("a new segment has room for what it was made for")
             }
         };
-        Ok(state.piece(range, words as usize))
+        let (piece, dirty) = state.piece(range, words as usize);
+        // Workers that drop pieces do not wait for this.
+        drop(state);
+        piece.zero_segment(dirty);
+        Ok(piece)
     }
 
     /// The segment of that number, if the client was not sent it: until [`sent`](Self::sent) says
@@ -175,25 +153,6 @@ impl Pieces {
         if let Some(owned) = self.state().owned.get_mut(number as usize) {
             owned.file = None;
         }
-    }
-
-    /// Gives pages of a segment that has no pieces back to the system, at most 4 MiB of them. True
-    /// while there are more.
-    pub fn reclaim(&self) -> bool {
-        let mut state = self.state();
-        let mut idle = state.owned.iter_mut().filter(|owned| owned.is_idle());
-        let Some(owned) = idle.next() else {
-            return false;
-        };
-        // Where the system does not take the pages they stay, and are zeroed when they are used.
-        owned.reclaim().is_ok() && (owned.is_idle() || idle.next().is_some())
-    }
-
-    /// Bytes of all pieces that there are.
-    pub fn used(&self) -> u64 {
-        let state = self.state();
-        let lines = state.owned.iter().map(|owned| u64::from(owned.used));
-        lines.sum::<u64>() * LINE
     }
 
     /// Bytes of all segments of the client: what counts against its quota.
@@ -218,7 +177,6 @@ impl Pieces {
         state.owned.push(Owned {
             home: Arc::new(home),
             file: Some(Arc::new(file)),
-            used: 0,
             touched: 0,
         });
         state.taken += bytes;
@@ -250,16 +208,18 @@ impl State {
         Ok(usual.next_multiple_of(page).max(least).min(left))
     }
 
-    /// Makes a piece out of a range that was free.
-    fn piece(&mut self, range: Range, words: usize) -> Piece {
+    /// Makes a piece out of a range that was free. Gives the words of its segment that are to be
+    /// made zero before it is given out.
+    fn piece(&mut self, range: Range, words: usize) -> (Piece, std::ops::Range<usize>) {
         let owned = &mut self.owned[range.segment as usize];
-        owned.used += range.lines;
         let start = range.start as usize * LINE_WORDS;
         let dirty = owned.touched.clamp(range.start, range.end()) as usize * LINE_WORDS;
-        owned.home.mapping.zero(start..dirty);
         owned.touched = owned.touched.max(range.end());
         let piece = Piece::new(&owned.home, start, words);
-        piece.expect("ranges are inside their segments")
+        (
+            piece.expect("ranges are inside their segments"),
+            start..dirty,
+        )
     }
 
     /// Takes back what a piece had.
@@ -270,7 +230,6 @@ impl State {
             lines: name.words.div_ceil(LINE_WORDS as u32),
         };
         self.free.give(range);
-        self.owned[name.segment as usize].used -= range.lines;
     }
 }
 

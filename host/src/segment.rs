@@ -8,12 +8,11 @@
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{MapFlags, ProtFlags};
 use std::io;
-use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 /// Most bytes of a segment: what the largest ring takes, and room for eight of them.
 pub const MAX_SEGMENT: u64 = 1 << 30;
@@ -219,59 +218,7 @@ impl Mapping {
     }
 }
 
-/// So many whole pages are given back rather than zeroed by words. Fewer are zeroed sooner than the
-/// system takes them and brings others.
-const PUNCH_FROM: usize = 64;
-
-/// Words of a page.
-fn page_words() -> usize {
-    rustix::param::page_size() / size_of::<AtomicU64>()
-}
-
-impl Mapping {
-    /// Makes words zero. Of many, whole pages are given back to the system, and only the words
-    /// before the first and behind the last one are stored. Pages that nobody has touched cost
-    /// nothing then, and all others what the system takes to free them.
-    ///
-    /// # Panics
-    /// Not all of them are in the segment.
-    pub(crate) fn zero(&self, words: Range<usize>) {
-        let page = page_words();
-        let pages = words.start.next_multiple_of(page)..words.end / page * page;
-        if pages.len() >= PUNCH_FROM * page && self.punch(pages.clone()).is_ok() {
-            self.store_zero(words.start..pages.start);
-            self.store_zero(pages.end..words.end);
-        } else {
-            self.store_zero(words);
-        }
-    }
-
-    fn store_zero(&self, words: Range<usize>) {
-        for word in &self.words()[words] {
-            word.store(0, Ordering::Relaxed);
-        }
-    }
-
-    /// Gives whole pages back to the system; their words are zero then.
-    ///
-    /// # Errors
-    /// The system does not take them (madvise(2), of memory that is locked, say); the words are as
-    /// before, or some are zero.
-    ///
-    /// # Panics
-    /// The words are not all in the segment, or not whole pages.
-    pub(crate) fn punch(&self, words: Range<usize>) -> io::Result<()> {
-        let page = page_words();
-        let whole = words.start.is_multiple_of(page) && words.end.is_multiple_of(page);
-        assert!(whole, "words {words:?} are no whole pages");
-        let words = &self.words()[words];
-        let (base, bytes) = (words.as_ptr().cast_mut().cast(), size_of_val(words));
-        // SAFETY: whole pages of a mapping of a shared file, which stay mapped. Their words become
-        // zero as if another process had stored that, and are atomics.
-        unsafe { rustix::mm::madvise(base, bytes, Advice::LinuxRemove)? };
-        Ok(())
-    }
-}
+impl Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {

@@ -7,7 +7,6 @@ use super::graves::Graves;
 use super::limits::Limits;
 use super::objects::{CqEntry, MrEntry, QpEntry, SrqEntry};
 use super::reply::{Refusal, Reply};
-use crate::error::Error;
 use crate::verbs::mr::Pd;
 use crate::verbs::mw::Mw;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -68,12 +67,17 @@ pub(super) struct Belongings {
 }
 
 impl Client {
+    /// # Errors
+    /// No descriptor is left for its events: gives the socket back, which is to be closed.
     pub(super) fn new(
         socket: OwnedFd,
         peer: Peer,
         workers: u8,
         limits: &Limits,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, OwnedFd> {
+        let Ok(events) = ClientEvents::new() else {
+            return Err(socket);
+        };
         Ok(Self {
             socket,
             peer,
@@ -83,7 +87,7 @@ impl Client {
             memory: None,
             foreign_bytes: 0,
             closer: Closer::new(),
-            events: ClientEvents::new()?,
+            events,
             belongings: Belongings {
                 tenant: Tenant::OWN,
                 qps: Table::new(limits.qps),
@@ -98,6 +102,11 @@ impl Client {
                 pieces: Pieces::new(limits.segment_bytes),
             },
         })
+    }
+
+    /// Its socket, which is to be closed.
+    pub(super) fn into_socket(self) -> OwnedFd {
+        self.socket
     }
 
     pub(super) fn socket(&self) -> BorrowedFd<'_> {

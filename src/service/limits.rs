@@ -12,6 +12,9 @@ pub struct Limits {
     pub qps: u32,
     /// CQs of a program, and as many SRQs.
     pub cqs: u32,
+    /// Completions of a CQ. Workers are held up while those that wait in it are moved
+    /// ([`Cq::resize`](crate::Cq::resize)).
+    pub cqe: u32,
     /// Memory regions of a program, and as many windows and protection domains.
     pub mrs: u32,
     /// Bytes of the segments of a program, in which its rings and the memory that it allocates for
@@ -40,6 +43,7 @@ impl Default for Limits {
             clients_per_user: 512,
             qps: 1 << 16,
             cqs: 1 << 12,
+            cqe: 1 << 16,
             mrs: 1 << 16,
             segment_bytes: 1 << 30,
             registered_bytes: 1 << 40,

@@ -58,17 +58,17 @@ impl Listener {
         })
     }
 
-    /// The next program that wants to be let in.
-    pub(super) fn accept(&mut self) -> Option<OwnedFd> {
+    /// The next program that wants to be let in; an error is the socket of one that cannot be, as
+    /// no descriptor is left.
+    pub(super) fn accept(&mut self) -> Option<Result<OwnedFd, OwnedFd>> {
+        self.spare = self.spare.take().or_else(spare);
         let accept = || accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
         match accept() {
-            Ok(socket) => Some(socket),
+            Ok(socket) => Some(Ok(socket)),
             Err(Errno::MFILE | Errno::NFILE) => {
                 // Whoever waits is turned away, or the socket stays readable for ever.
                 drop(self.spare.take());
-                drop(accept());
-                self.spare = spare();
-                None
+                accept().ok().map(Err)
             }
             Err(_) => None,
         }

@@ -24,6 +24,7 @@ mod reply;
 mod requests;
 mod server;
 mod turn;
+mod turned_away;
 
 pub use board::{ClientStatus, ServiceStatus};
 pub use limits::Limits;
@@ -112,6 +113,11 @@ impl Service {
     /// The programs that are attached at the moment.
     pub fn clients(&self) -> Vec<ClientStatus> {
         self.board.clients().clone()
+    }
+
+    /// Whether its thread has ended, as only a fault of its own makes it: nobody is served.
+    pub fn has_failed(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// How many programs were parted with because of what they did.

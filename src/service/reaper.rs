@@ -37,8 +37,17 @@ pub(super) struct Reaper {
 pub(super) enum Left {
     /// Some of it.
     More,
-    /// These are to be closed, of a program of that user.
-    Descriptors(u32, Vec<OwnedFd>),
+    /// What takes long to let go of.
+    Remains(Remains),
+}
+
+/// What a program of that user leaves when all its objects are gone: to close descriptors takes as
+/// long as it likes, and to unmap segments as long as the system needs for their pages.
+#[derive(Debug)]
+pub(super) struct Remains {
+    pub(super) uid: u32,
+    _descriptors: Vec<OwnedFd>,
+    _pieces: Pieces,
 }
 
 impl Reaper {
@@ -90,14 +99,16 @@ impl Reaper {
             self.pds.drain_some(STEP).for_each(drop);
         } else if !self.memories.is_empty() {
             self.memories.drain_some(STEP).for_each(drop);
-        } else if !self.pieces.reclaim()
-            && let Some(descriptors) = self.graves.all()
-        {
+        } else if let Some(descriptors) = self.graves.all() {
             if self.tenant != Tenant::OWN {
                 let removed = node.on_all(|core| core.engine.remove_tenant(self.tenant));
                 node.gave_up(removed, "a tenant has no QPs once they are reaped");
             }
-            return Left::Descriptors(self.uid, descriptors);
+            return Left::Remains(Remains {
+                uid: self.uid,
+                _descriptors: descriptors,
+                _pieces: std::mem::replace(&mut self.pieces, Pieces::new(0)),
+            });
         }
         Left::More
     }

@@ -128,7 +128,7 @@ impl Desk<'_> {
             max_sge: device.max_sge,
             max_inline: device.max_inline,
             max_cq: device.max_cq.min(limits.cqs),
-            max_cqe: device.max_cqe,
+            max_cqe: device.max_cqe.min(limits.cqe),
             max_mr: device.max_mr.min(limits.mrs),
             max_pd: device.max_pd.min(limits.mrs),
             max_qp_rd_atom: device.max_qp_rd_atom,

@@ -6,8 +6,9 @@ use super::events::{Addressee, Owners};
 use super::greeting::{self, Judges};
 use super::limits::Limits;
 use super::listener::Listener;
-use super::reaper::{Left, Reaper};
+use super::reaper::{Left, Reaper, Remains};
 use super::turn::{Answered, Parting, Turn, attach, deliver, hear};
+use super::turned_away::TurnedAway;
 use crate::error::Error;
 use crate::node::Node;
 use crate::observe::log;
@@ -15,7 +16,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -27,7 +28,7 @@ use trunkline_host::control::answers::{Detached, Refused};
 use trunkline_host::control::attributes::Reason;
 use trunkline_host::control::{Answer, MAX_MESSAGE, Text};
 use trunkline_host::segment::check_overcommit;
-use trunkline_host::socket::peer;
+use trunkline_host::socket::{peer, try_send_with_fds};
 
 /// What the thread waits for; programs have tokens from [`FIRST`] on, two each.
 const LISTENER: u64 = 0;
@@ -41,6 +42,16 @@ const ENDED: u64 = 1;
 const TURN: usize = 16;
 /// Programs that are let in, and events that are told, in a round.
 const ROUND: usize = 64;
+
+/// How long the thread waits while there is something to do, and while others are to have done it.
+const AT_ONCE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
+const A_WHILE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 20_000_000,
+};
 
 /// What the thread has.
 pub(super) struct Server {
@@ -57,8 +68,10 @@ pub(super) struct Server {
     reaping: VecDeque<Reaper>,
     /// What is busy with what programs left, with the users of these.
     closing: Vec<(u32, Closing)>,
-    /// Programs whose segments have pages that may go back to the system.
-    reclaiming: BTreeSet<u64>,
+    /// Closes the sockets of those that are not let in.
+    turned_away: TurnedAway,
+    /// Who is attached has changed, or what they have.
+    is_news: bool,
     buffer: Box<[u8; MAX_MESSAGE]>,
 }
 
@@ -120,7 +133,8 @@ impl Server {
             next: FIRST,
             reaping: VecDeque::new(),
             closing: Vec::new(),
-            reclaiming: BTreeSet::new(),
+            turned_away: TurnedAway::default(),
+            is_news: false,
             buffer: Box::new([0; MAX_MESSAGE]),
         })
     }
@@ -129,9 +143,15 @@ impl Server {
     pub(super) fn run(mut self) {
         while !self.board.stop.load(Ordering::SeqCst) {
             let mut ready = [const { MaybeUninit::uninit() }; ROUND];
-            let at_once = Timespec::default();
-            let is_busy = !self.reaping.is_empty() || !self.reclaiming.is_empty();
-            let pause = is_busy.then_some(&at_once);
+            let held_up = self.turned_away.go_on();
+            let pause = match held_up {
+                _ if !self.reaping.is_empty() => Some(&AT_ONCE),
+                true => Some(&A_WHILE),
+                false => None,
+            };
+            if !self.turned_away.is_full() {
+                self.listen(true);
+            }
             match epoll::wait(&self.epoll, &mut ready[..], pause) {
                 Ok((ready, _)) => {
                     let ready: Vec<_> = ready.iter().map(|event| event.data.u64()).collect();
@@ -143,13 +163,13 @@ impl Server {
                 Err(_) => std::thread::yield_now(),
             }
             self.reap();
-            self.reclaim();
             self.post();
         }
         self.part_with_all();
     }
 
     fn heed(&mut self, token: u64) {
+        self.is_news = true;
         match token {
             LISTENER => self.let_in(),
             WAKE => self.hear_judges(),
@@ -164,26 +184,47 @@ impl Server {
 
     fn let_in(&mut self) {
         for _ in 0..ROUND {
-            let Some(socket) = self.listener.accept() else {
-                return;
+            if self.turned_away.is_full() {
+                return self.listen(false);
+            }
+            let socket = match self.listener.accept() {
+                Some(Ok(socket)) => socket,
+                Some(Err(socket)) => {
+                    self.turned_away.close(None, socket);
+                    continue;
+                }
+                None => return,
             };
             let Ok(peer) = peer(socket.as_fd()) else {
+                self.turned_away.close(None, socket);
                 continue;
             };
             let admitted = greeting::admit(peer, &self.limits, self.users());
-            let workers = self.node.workers().count();
-            let Ok(client) = Client::new(socket, peer, workers, &self.limits) else {
-                // No descriptor is left for its events.
-                continue;
-            };
-            match admitted {
-                Ok(()) => self.enter(client),
+            if let Err(why) = admitted {
                 // It has asked nothing yet: this answers what it says first.
-                Err(why) => {
-                    client.send(0, &greeting::refused(&why).into());
-                }
+                let refused = greeting::refused(&why).to_bytes(0);
+                let _ = try_send_with_fds(socket.as_fd(), &refused, &[]);
+                self.turned_away.close(Some(peer.uid), socket);
+                continue;
+            }
+            let workers = self.node.workers().count();
+            match Client::new(socket, peer, workers, &self.limits) {
+                Ok(client) => self.enter(client),
+                // No descriptor is left for its events.
+                Err(socket) => self.turned_away.close(Some(peer.uid), socket),
             }
         }
+    }
+
+    /// Waits for programs that want to be let in, or does not for now.
+    fn listen(&self, waits: bool) {
+        let flags = match waits {
+            true => EventFlags::IN,
+            false => EventFlags::empty(),
+        };
+        let (listener, data) = (self.listener.as_fd(), EventData::new_u64(LISTENER));
+        let changed = epoll::modify(&self.epoll, listener, data, flags);
+        debug_assert!(changed.is_ok(), "the instance watches it: {changed:?}");
     }
 
     /// The users of programs that are here, or of which something is left.
@@ -208,7 +249,7 @@ impl Server {
         let process = match pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())) {
             Some(Ok(process)) => Some(process),
             // It has ended, and a child of it may keep the socket.
-            Some(Err(Errno::SRCH)) => return,
+            Some(Err(Errno::SRCH)) => return self.turn_away(client),
             Some(Err(_)) | None => None,
         };
         let watch = |fd, token| {
@@ -219,7 +260,15 @@ impl Server {
             && ended.is_none_or(|process| watch(process.as_fd(), token + ENDED))
         {
             self.clients.insert(token, Attached { client, process });
+        } else {
+            self.turn_away(client);
         }
+    }
+
+    /// A program that has said nothing yet is not let in after all.
+    fn turn_away(&mut self, client: Client) {
+        let uid = client.peer.uid;
+        self.turned_away.close(Some(uid), client.into_socket());
     }
 
     /// Answers some requests of a program.
@@ -231,7 +280,6 @@ impl Server {
                 Err(parting) => return self.part_with(token, &parting),
             }
         }
-        self.reclaiming.insert(token);
     }
 
     /// Answers the next request of a program; false: there is none.
@@ -301,6 +349,10 @@ impl Server {
     fn tell_events(&mut self) {
         for _ in 0..ROUND {
             let Some(event) = self.node.poll_event() else {
+                if self.node.health().down.is_some() {
+                    // All was told, and its descriptor stays readable.
+                    let _ = epoll::delete(&self.epoll, self.node.event_fd());
+                }
                 return;
             };
             match self.owners.addressee(&event) {
@@ -367,31 +419,26 @@ impl Server {
         };
         match reaper.step(&self.node.shared, &mut self.owners) {
             Left::More => self.reaping.push_back(reaper),
-            Left::Descriptors(uid, descriptors) => self.close(uid, descriptors),
+            Left::Remains(remains) => self.close(remains),
         }
     }
 
-    /// Closes what a program left, on a thread: it counts as one of its user's until that is done.
-    fn close(&mut self, uid: u32, descriptors: Vec<OwnedFd>) {
+    /// Lets go of what a program left, on a thread: it counts as one of its user's until that is
+    /// done.
+    fn close(&mut self, remains: Remains) {
+        let uid = remains.uid;
         let thread = std::thread::Builder::new().name("trunkline-close".into());
-        let close = move || drop(descriptors);
-        // Without a thread for it they are closed here, where few would make that take long.
-        if let Ok(thread) = with_signals_blocked(|| thread.spawn(close)) {
+        // Without a thread for it that is done here, where few would make it take long.
+        if let Ok(thread) = with_signals_blocked(|| thread.spawn(move || drop(remains))) {
             self.closing.push((uid, Closing::Thread(thread)));
         }
     }
 
-    /// Gives some pages of each program that freed some back to the system.
-    fn reclaim(&mut self) {
-        let clients = &self.clients;
-        self.reclaiming.retain(|token| {
-            let client = clients.get(token);
-            client.is_some_and(|attached| attached.client.belongings.pieces.reclaim())
-        });
-    }
-
     /// Says who is attached.
-    fn post(&self) {
+    fn post(&mut self) {
+        if !std::mem::take(&mut self.is_news) {
+            return;
+        }
         let clients = self.clients.values();
         let attached = clients.filter(|attached| attached.client.stage == Stage::Attached);
         let all = attached.map(|attached| attached.client.status());

@@ -181,6 +181,10 @@ pub(super) fn hear(
             ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::OutOfMemory => Ok(None),
             _ => Err(Parting::new(Reason::Asked, error.to_string())),
         },
+        // More than it may send are no fewer for it: here it is this process that has too many open.
+        Err(error @ SocketError::DescriptorsLost) => {
+            Err(Parting::new(Reason::Failed, error.to_string()))
+        }
         Err(error) => Err(Parting::new(Reason::BadMessage, error.to_string())),
     }
 }

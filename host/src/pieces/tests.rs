@@ -140,40 +140,6 @@ fn what_is_given_out_again_is_zero() {
 }
 
 #[test]
-fn a_segment_without_pieces_takes_no_memory() {
-    let pieces = Pieces::new(QUOTA);
-    let held = [64, 640, 4096].map(|words| pieces.allocate(words).unwrap());
-    let segment = pieces.unsent(0).unwrap();
-    let blocks = || fstat(&segment.file).unwrap().st_blocks;
-    held.iter().for_each(|piece| fill(piece, 1));
-    assert!(blocks() > 0);
-    assert_eq!(pieces.used(), (64 + 640 + 4096) * 8);
-    drop(held);
-    assert_eq!(pieces.used(), 0);
-    while pieces.reclaim() {}
-    assert_eq!(blocks(), 0);
-    let again = pieces.allocate(4096).unwrap();
-    assert!(holds(&again, 0));
-    assert_eq!(pieces.taken(), segment.bytes, "and no new segment was made");
-}
-
-#[test]
-fn segments_are_reclaimed_in_steps_and_only_without_pieces() {
-    let pieces = Pieces::new(QUOTA);
-    let long = pieces.allocate(3 << 19).unwrap();
-    let short = pieces.allocate(8).unwrap();
-    for piece in [&long, &short] {
-        fill(piece, 1);
-    }
-    assert!(!pieces.reclaim(), "both segments have a piece");
-    drop(long);
-    let steps = std::iter::from_fn(|| pieces.reclaim().then_some(())).count();
-    assert_eq!(steps, 2, "8 of 12 MiB, and the rest");
-    assert!(holds(&short, 1));
-    assert!(holds(&pieces.allocate(3 << 19).unwrap(), 0));
-}
-
-#[test]
 fn a_piece_may_outlive_its_allocator() {
     let pieces = Pieces::new(QUOTA);
     let piece = pieces.allocate(8).unwrap();
@@ -221,15 +187,14 @@ fn pieces_may_be_dropped_by_other_threads() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Lengths on both sides of that from which on pages are punched out; the client writes where
-    /// it has a piece, and gives it back.
+    /// The client writes where it has a piece, and gives it back.
     #[test]
     fn a_piece_is_zero_whatever_was_written_before(
-        steps in vec((1..200_000_u32, any::<u64>(), any::<bool>(), any::<bool>()), 1..24),
+        steps in vec((1..200_000_u32, any::<u64>(), any::<bool>()), 1..24),
     ) {
         let pieces = Pieces::new(16 << 20);
         let mut held = std::collections::VecDeque::new();
-        for (words, value, keep, reclaim) in steps {
+        for (words, value, keep) in steps {
             if held.len() > 3 || !keep {
                 held.pop_front();
             }
@@ -237,9 +202,6 @@ proptest! {
             prop_assert!(holds(&piece, 0));
             fill(&piece, value);
             held.push_back(piece);
-            if reclaim {
-                pieces.reclaim();
-            }
         }
     }
 

@@ -36,7 +36,7 @@ impl Desk<'_> {
     }
 
     fn entries(&self, depth: u32) -> Result<Vec<Arc<Piece>>, Refusal> {
-        Allowed::Range(1, MAX_CQE).check("cqe", depth)?;
+        Allowed::Range(1, self.limits.cqe.min(MAX_CQE)).check("cqe", depth)?;
         self.at_each_worker(depth.next_power_of_two() as usize * CQE_WORDS)
     }
 

@@ -122,9 +122,10 @@ impl Desk<'_> {
             self.check_foreign(reach, before)?;
         }
         let entry = entry!(mut self.client.belongings.mrs, request.mr, "MR")?;
-        entry.reregister(&pd, reach, request.iova, request.access)?;
+        let changed = entry.reregister(&pd, reach, request.iova, request.access);
         let (keys, after) = (entry.keys, entry.foreign_bytes());
         self.client.foreign_bytes = self.client.foreign_bytes - before + after;
+        changed?;
         Ok(registered(request.mr, keys))
     }
 
