@@ -348,9 +348,11 @@ impl Server {
     /// Hands events to the programs that they are for.
     fn tell_events(&mut self) {
         for _ in 0..ROUND {
+            // Asked before, as the last event tells of the end.
+            let is_over = !self.node.shared.life.is_up();
             let Some(event) = self.node.poll_event() else {
-                if self.node.health().down.is_some() {
-                    // All was told, and its descriptor stays readable.
+                if is_over {
+                    // It is readable for good, and there is nothing more to tell.
                     let _ = epoll::delete(&self.epoll, self.node.event_fd());
                 }
                 return;
