@@ -86,11 +86,14 @@ impl Line {
         let mut state = self.state();
         state.number = state.number.wrapping_add(1).max(1);
         let number = state.number;
-        let message = request.into().to_bytes(number);
+        let request = request.into();
+        let room = self.room_for_answer(&request)?;
+        let message = request.to_bytes(number);
         if send_with_fds(self.socket(), &message, descriptors).is_err() {
             // It may have said why before it closed its end.
             return Err(self.hear_end(&mut state));
         }
+        drop(room);
         let (answer, descriptors) = match self.hear(&mut state) {
             Some((answered, answer, descriptors)) if answered == number => (answer, descriptors),
             Some((0, Answer::Detached(Detached { text, .. }), _))
@@ -110,6 +113,22 @@ impl Line {
                 Err(_) => Err(self.broken("its answer is to another kind of request")),
             },
         }
+    }
+
+    /// Room for the descriptors that the answer may bring: what cannot be received is lost, and the
+    /// node with it.
+    ///
+    /// # Errors
+    /// The process has as many descriptors as it may.
+    fn room_for_answer(&self, request: &Request) -> Result<Vec<OwnedFd>, Error> {
+        let brings = matches!(
+            request,
+            Request::RequestRing(_) | Request::WatchEvents(_) | Request::AllocMemory(_)
+        );
+        let count = if brings { MAX_DESCRIPTORS } else { 0 };
+        let room = (0..count).map(|_| self.socket.try_clone());
+        room.collect::<Result<_, _>>()
+            .map_err(Error::system("descriptor for an answer"))
     }
 
     /// The next message; `None`: none comes any more.

@@ -48,13 +48,13 @@ pub(super) fn silent_forks(path: &str) {
 fn kill_with_child(role: &str) {
     let _alone = alone();
     let (service, path) = new_service();
+    let without = sockets();
     let mut process = Process::start(role, &path);
     let child: i32 = process.hear();
-    within(Duration::from_secs(2), "one more descriptor", || {
-        role != "forks" || service.clients().len() == 1
+    within(Duration::from_secs(2), "it is let in", || {
+        sockets() > without && (role != "forks" || service.clients().len() == 1)
     });
     let pid = process.pid();
-    let with = sockets();
     let at = process.kill();
     if role == "forks" {
         within(Duration::from_secs(5), "clients() without it", || {
@@ -63,7 +63,7 @@ fn kill_with_child(role: &str) {
         });
     }
     within(Duration::from_secs(5), "its socket is closed", || {
-        sockets() < with
+        sockets() <= without
     });
     println!("{role}: reaped after {:?}", at.elapsed());
     // SAFETY: it is the child's child, which lives until now.

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use trunkline::{
-    Access, Cq, Drive, Mr, Node, Pd, Qp, QpAddress, QpOptions, RecvWr, Remote, SendWr, Status,
-};
+use trunkline::{Access, Cq, Drive, Mr, Node, Pd, Qp, QpOptions, RecvWr, Remote, SendWr, Status};
 
 /// A node with what its QPs need.
 pub(super) struct Peer {
@@ -83,13 +81,6 @@ impl Asking {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap()
     }
-}
-
-/// Connects a QP with one whose address was told.
-pub(super) fn connected(peer: &Peer, to: QpAddress) -> (Qp, Cq) {
-    let (qp, cq) = peer.qp();
-    qp.connect(to).unwrap();
-    (qp, cq)
 }
 
 /// A program that exchanges messages with a peer all the time, and looks at each.

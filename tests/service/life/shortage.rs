@@ -90,7 +90,7 @@ pub(super) fn client_without_descriptors(path: &str) {
     exchange();
     let most = super::count("fd") as u64;
     let mut errors = Vec::new();
-    // From where all are to where few are left; what comes with an answer is lost only once.
+    // From some that are left to none.
     for more in (0..8).rev() {
         allow(most + more - 3);
         if let Err(error) = Node::attach(path) {
@@ -113,7 +113,7 @@ pub(super) fn client_without_descriptors(path: &str) {
 }
 
 #[test]
-fn a_program_without_descriptors_hears_so() {
+fn a_program_without_descriptors_hears_so_and_goes_on() {
     let _alone = alone();
     let (service, path) = new_service();
     let mut process = Process::start("no descriptors", &path);
@@ -121,8 +121,7 @@ fn a_program_without_descriptors_hears_so() {
     println!("{errors:#?} {down:?}");
     let clear = |why: &String| why.contains("escriptor") || why.contains("Too many open files");
     assert!(!errors.is_empty() && errors.iter().all(clear));
-    // It is lost with the first descriptor that was sent in vain.
-    assert!(down.as_ref().is_none_or(clear), "{down:?}");
+    assert!(down.is_none(), "{down:?}");
     assert_eq!(service.violations(), 0);
     process.finish();
 }
