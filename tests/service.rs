@@ -4,8 +4,6 @@
 mod common;
 #[path = "service/hostile.rs"]
 mod hostile;
-#[path = "service/life.rs"]
-mod life;
 
 use common::{End, PATIENCE, Pair, address, pattern, service};
 use std::ptr::NonNull;

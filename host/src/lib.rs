@@ -8,8 +8,8 @@
 //! refused with a typed error, and the words of a piece are atomics, which the other side may
 //! change at any time.
 //!
-//! The unsafe code of this crate is in [`segment`], [`piece`], [`socket`] and `words`; every block says why
-//! it is sound.
+//! The unsafe code of this crate is in [`segment`], [`piece`], [`socket`] and `words`; every block
+//! says why it is sound.
 
 #![deny(unsafe_code)]
 

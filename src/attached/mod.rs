@@ -1,10 +1,8 @@
-//! The program's side of a node that a service carries ([ADR 30]).
+//! The program's side of a node that a service carries (docs/adr/0030).
 //!
 //! The program has its halves of the rings, in segments that the service made, and rings bells
 //! there. All else it asks for over a socket: one request at a time, which is answered at once. A
 //! thread waits for the end of the service and does nothing else.
-//!
-//! [ADR 30]: https://github.com/trunkline/trunkline/blob/main/docs/adr/0030-a-service-and-its-programs.md
 
 mod address;
 mod attributes;
@@ -73,7 +71,7 @@ impl Node {
     /// unix(7)), which belongs to the network namespace.
     ///
     /// The node that this gives has the API of one inside the program, and its own threads drive
-    /// it. What it does not offer yet is refused with [`Error::NotOffered`]: shared connections that
+    /// it. What it does not offer yet is refused with [`Error::NotOffered`]: connections that
     /// the program opens itself, RDMA-CM, CQs that notify the program in a way of its own. Its
     /// counters are 0: those of the service count for all programs.
     ///
@@ -106,7 +104,7 @@ impl Node {
         let (welcome, _) = line.ask::<Welcome>(hello, &[memory.as_fd()])?;
         let (_, [events, _]) = line.ask::<EventsWatched>(WatchEvents { cq: None }, &[])?;
         let events = events.ok_or_else(|| line.broken("no descriptor came for events"))?;
-        // Who waits for events hears of the end, whatever becomes of what the service watches there.
+        // Who waits for events hears of the end, whatever the service still watches there.
         let (end, token) = (line.life().end_fd()?, EventData::new_u64(0));
         epoll::add(&events, end, token, EventFlags::IN)
             .map_err(|e| Error::system("epoll of a node")(e.into()))?;

@@ -4,7 +4,8 @@
 //! - error: a worker failed.
 //! - warn: a connection died of its peer's silence; the machine refuses an offload, or to send to a
 //!   peer; a CQ overran, and its QPs go to error; a service parts with a program for what it did.
-//! - info: nodes start and end; programs attach to a service and end; peers are met, start anew; what programs asked for cannot be had.
+//! - info: nodes start and end; programs attach to a service and end; peers are met, start anew;
+//!   what programs asked for cannot be had.
 //! - debug: steps of handshakes, connections that open and close, QPs that change connections or go
 //!   to error.
 //!

@@ -1,4 +1,4 @@
-//! A service: a node whose QPs are those of other programs of the host ([ADR 30]).
+//! A service: a node whose QPs are those of other programs of the host (docs/adr/0030).
 //!
 //! Programs attach by [`Node::attach`], over a Unix socket. All of them share the connections to
 //! each peer. `trunkline serve` is a service with a node of its own.
@@ -7,8 +7,6 @@
 //! or stands in shared memory is judged before it is used, its quotas bound what it has, and
 //! nothing waits for it. A program that ends in whatever way, or sends what no library sends, is
 //! parted with: its objects are destroyed, a bounded number at a time, and its peers hear of it.
-//!
-//! [ADR 30]: https://github.com/trunkline/trunkline/blob/main/docs/adr/0030-a-service-and-its-programs.md
 
 mod bells;
 mod board;

@@ -181,7 +181,7 @@ pub(super) fn hear(
             ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::OutOfMemory => Ok(None),
             _ => Err(Parting::new(Reason::Asked, error.to_string())),
         },
-        // More than it may send are no fewer for it: here it is this process that has too many open.
+        // It did nothing wrong: this process has as many open as it may.
         Err(error @ SocketError::DescriptorsLost) => {
             Err(Parting::new(Reason::Failed, error.to_string()))
         }

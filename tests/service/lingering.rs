@@ -136,7 +136,7 @@ fn nobody_waits_for_descriptors_of_who_is_turned_away() {
     for _ in 0..4 {
         let (descriptor, other) = lingering();
         held.push(other);
-        let depth = 1 << 20;
+        let depth = 1 << 16;
         let cq = inside.cq(depth);
         inside.ring(RingKind::CompletionHeader, Some(cq), 0);
         for word in inside.pieces.last().unwrap().as_slice() {

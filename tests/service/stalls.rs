@@ -19,7 +19,7 @@ fn neighbours_go_on_while_the_largest_of_queues_are_resized() {
     let mut neighbours = Neighbours::of(&all.1);
     let alone = (0..50).map(|_| neighbours.exchange()).max().unwrap();
     let mut raw = Raw::attach(&all.1);
-    let cq = raw.cq(1 << 21);
+    let cq = raw.cq(1 << 16);
     raw.ring(RingKind::CompletionHeader, Some(cq), 0);
     let end = Instant::now() + Duration::from_secs(3);
     let path = all.1.clone();
@@ -30,7 +30,7 @@ fn neighbours_go_on_while_the_largest_of_queues_are_resized() {
                 // Everywhere where a head may be: far from all that was written.
                 word.store(u64::from(1_u32 << 31), Ordering::Relaxed);
             }
-            let depth = 1 << 21;
+            let depth = 1 << 16;
             resized += u32::from(matches!(
                 raw.ask(ResizeCq { cq, depth }),
                 Answer::CqResized(_)

@@ -91,7 +91,7 @@ fn a_depth_out_of_range_is_refused_and_the_cq_is_as_it_was() {
     assert_eq!(cq.depth(), 8);
 }
 
-/// A program that waits in [`Cq::wait`] for what two workers completing, while another thread resizes
+/// A program that waits in [`Cq::wait`] for what two workers complete, while another thread resizes
 /// the CQ all the time.
 #[test]
 fn completions_come_once_and_in_order_while_the_cq_is_resized_under_a_program_that_waits() {

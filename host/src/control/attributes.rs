@@ -213,8 +213,8 @@ numbered! {
     }
 }
 
-/// Where the memory of a region is. In a message: 0, a zero for a handle, and the address; or 1, the
-/// handle and the offset.
+/// Where the memory of a region is. In a message: 0, a zero for a handle, and the address; or 1,
+/// the handle and the offset.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum RegionPlace {
     /// In the client's memory, outside all segments: it is reached by the descriptor of
