@@ -239,3 +239,34 @@ fn whoever_asks_a_node_hears_of_its_service_until_that_ends() {
     drop(service);
     assert_eq!(ask(), None);
 }
+
+#[test]
+fn a_cq_notifies_its_program_in_a_way_of_its_own_and_of_the_end_of_the_service() {
+    #[derive(Debug)]
+    struct Bell(std::sync::mpsc::SyncSender<()>);
+    impl trunkline::Notify for Bell {
+        fn notify(&self) {
+            // One that waits to be heard is as good as two.
+            let _ = self.0.try_send(());
+        }
+    }
+
+    let (service, path) = service(Node::builder().address(address()));
+    let end = attached(&path);
+    let (ring, rung) = std::sync::mpsc::sync_channel(1);
+    let bell = std::sync::Arc::new(Bell(ring));
+    let cq = end.node.create_cq_notifying(64, bell).unwrap();
+    let qp = end.pd.create_qp(&cq, &cq, &QpOptions::default()).unwrap();
+    qp.connect(qp.address()).unwrap();
+    for round in 0..20 {
+        cq.arm(false);
+        assert_eq!(cq.poll_one(), Ok(None));
+        assert!(rung.try_recv().is_err(), "nothing has completed");
+        end.post(&qp, round, SendOp::Write(end.mr.remote(TARGET)), 0, 8);
+        rung.recv_timeout(PATIENCE).unwrap();
+        assert_eq!(cq.poll_one().unwrap().map(|done| done.wr_id), Some(round));
+    }
+    drop(service);
+    rung.recv_timeout(PATIENCE).unwrap();
+    assert!(cq.poll_one().is_err());
+}

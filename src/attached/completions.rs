@@ -126,6 +126,20 @@ impl Client {
         })
     }
 
+    /// Notifies the program of the events of a CQ in a way of its own. Gives what it is called for
+    /// [`let_go_of`](Self::let_go_of).
+    ///
+    /// # Errors
+    /// The system has no room for it.
+    pub(crate) fn watch(&self, signals: Signals, notify: Arc<dyn Notify>) -> Result<u64, Error> {
+        self.watcher.watch(signals, notify)
+    }
+
+    /// Notifies of them no more.
+    pub(crate) fn let_go_of(&self, watched: u64) {
+        self.watcher.unwatch(watched);
+    }
+
     pub(crate) fn destroy_cq(&self, cq: Handle) {
         self.destroy(DestroyCq { cq });
     }

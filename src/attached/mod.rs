@@ -2,7 +2,7 @@
 //!
 //! The program has its halves of the rings, in segments that the service made, and rings bells
 //! there. All else it asks for over a socket: one request at a time, which is answered at once. A
-//! thread waits for the end of the service and does nothing else.
+//! thread waits for the end of the service, and for CQs that notify in a way of their own.
 
 mod address;
 mod attributes;
@@ -55,7 +55,7 @@ pub(crate) struct Client {
     numbers: Mutex<Numbers>,
     /// The version of the service, if it is another one than that of this program.
     fw_ver: OnceLock<&'static str>,
-    _watcher: Watcher,
+    watcher: Watcher,
 }
 
 impl fmt::Debug for Client {
@@ -72,8 +72,8 @@ impl Node {
     ///
     /// The node that this gives has the API of one inside the program, and its own threads drive
     /// it. What it does not offer yet is refused with [`Error::NotOffered`]: connections that
-    /// the program opens itself, RDMA-CM, CQs that notify the program in a way of its own. Its
-    /// counters are 0: those of the service count for all programs.
+    /// the program opens itself, app-managed QPs, RDMA-CM. Its counters are 0: those of the service
+    /// count for all programs.
     ///
     /// Posting and polling are stores and loads, and a system call where the service sleeps;
     /// whatever else a handle does is a message and its answer. Memory that
@@ -118,7 +118,7 @@ impl Node {
             max_qps: welcome.max_qps,
             numbers: Mutex::default(),
             fw_ver: OnceLock::new(),
-            _watcher: watcher,
+            watcher,
         };
         let shared = Shared::attached(life, welcome.gid, workers, client);
         Ok(Self {

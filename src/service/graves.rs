@@ -9,7 +9,7 @@ use std::sync::Arc;
 use trunkline_host::Closer;
 
 /// Most descriptors of a program that wait to be closed; with more it gets no more CQs.
-const MOST: usize = 64;
+const MOST: usize = 1024;
 
 /// What waits to be closed of a program.
 #[derive(Debug, Default)]

@@ -39,6 +39,8 @@ enum Waited {
     EventFd(Arc<EventFd>),
     /// A service raises events.
     Signals(Signals),
+    /// It is notified in a way of its own, for events that a service raises.
+    Notified(u64),
     /// It is notified in a way of its own.
     Otherwise,
 }
@@ -48,7 +50,7 @@ impl Waited {
         match self {
             Self::EventFd(event) => Some(event.0.as_fd()),
             Self::Signals(signals) => Some(signals.as_fd()),
-            Self::Otherwise => None,
+            Self::Notified(_) | Self::Otherwise => None,
         }
     }
 
@@ -57,7 +59,7 @@ impl Waited {
         match self {
             Self::EventFd(event) => event.notify(),
             Self::Signals(signals) => signals.notify(),
-            Self::Otherwise => {}
+            Self::Notified(_) | Self::Otherwise => {}
         }
     }
 }
@@ -126,7 +128,18 @@ impl Cq {
         notify: Arc<dyn Notify>,
     ) -> Result<Self, Error> {
         node.life.check()?;
-        node.inside("CQs that notify the program in a way of its own")?;
+        if let Some(client) = node.client() {
+            let (cq, queue, signals) = client.create_cq(depth)?;
+            let watched = client.watch(signals, notify);
+            let event = watched.inspect_err(|_| client.destroy_cq(cq))?;
+            return Ok(Self(Arc::new(CqInner {
+                node: Arc::clone(node),
+                id: cq_id(cq),
+                queue,
+                event: Waited::Notified(event),
+                served: Some(cq),
+            })));
+        }
         Self::with(node, depth, notify, Waited::Otherwise)
     }
 
@@ -351,7 +364,7 @@ impl Cq {
         let event = match &self.0.event {
             Waited::EventFd(event) => event,
             Waited::Signals(signals) => return signals.take(),
-            Waited::Otherwise => return 0,
+            Waited::Notified(_) | Waited::Otherwise => return 0,
         };
         let mut count = [0; 8];
         match rustix::io::read(&event.0, &mut count) {
@@ -364,6 +377,9 @@ impl Cq {
 impl Drop for CqInner {
     fn drop(&mut self) {
         if let (Some(client), Some(cq)) = (self.node.client(), self.served) {
+            if let Waited::Notified(watched) = self.event {
+                client.let_go_of(watched);
+            }
             return client.destroy_cq(cq);
         }
         let freed = self

@@ -9,7 +9,7 @@
 mod c;
 mod pair;
 
-use pair::{At, Ended, Pair, alone};
+use pair::{At, Ended, Pair, Services, alone};
 
 /// Runs the program with these options as server and client; both have to end well.
 fn run(program: &str, options: &str) -> Option<Ended> {
@@ -178,4 +178,30 @@ fn perftest_reads_and_atomics() {
 #[test]
 fn programs_in_c_find_what_the_manual_pages_promise() {
     c::run();
+}
+
+#[test]
+fn programs_of_two_services_share_their_connections() {
+    let services = Services::new();
+    for (program, options) in [
+        ("ibv_rc_pingpong", "-g 0 -n 200 -c"),
+        ("ibv_rc_pingpong", "-g 0 -n 200 -e -s 100000"),
+        ("ibv_uc_pingpong", "-g 0 -n 200 -e"),
+        ("ibv_ud_pingpong", "-g 0 -n 200"),
+        ("ibv_srq_pingpong", "-g 0 -n 200 -q 8 -e"),
+        ("ib_write_bw", "-x 0 -F -n 200 -q 4"),
+        ("ib_read_lat", "-x 0 -F -n 100"),
+        ("ib_send_bw", "-x 0 -F -n 200 -b -e"),
+        ("ib_atomic_bw", "-x 0 -F -n 100"),
+    ] {
+        let Some(pair) = Pair::start_served(program, options, &services) else {
+            continue;
+        };
+        let ended = pair.wait();
+        assert!(ended.is_good(), "{program} {options}\n{ended}");
+    }
+    for service in &services.services {
+        assert!(service.node().connection_count() <= 4, "one pool for all");
+        assert_eq!(service.violations(), 0);
+    }
 }

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use trunkline::Node;
+use trunkline::service::{Limits, Service};
 
 /// What a pair may take before it counts as one that hangs.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -58,12 +60,38 @@ impl Addresses {
     }
 }
 
+/// Two services, on addresses of their own.
+pub(crate) struct Services {
+    pub(crate) services: [Service; 2],
+    sockets: [String; 2],
+}
+
+impl Services {
+    pub(crate) fn new() -> Self {
+        let addresses = Addresses::new();
+        let sockets = [&addresses.server, &addresses.client].map(|at| format!("@verbs/{at}"));
+        let start = |address: &String, socket: &String| {
+            let node = Node::builder().address(address.parse().unwrap());
+            Service::start(node.build().unwrap(), socket, &Limits::default()).unwrap()
+        };
+        Self {
+            services: [
+                start(&addresses.server, &sockets[0]),
+                start(&addresses.client, &sockets[1]),
+            ],
+            sockets,
+        }
+    }
+}
+
 /// Where a program has its node.
 #[derive(Clone, Copy)]
 pub(crate) enum At<'a> {
     Nowhere,
     /// Inside the program, at this address.
     Address(&'a str),
+    /// At a service with this socket.
+    Socket(&'a str),
 }
 
 fn command(line: &str, at: At<'_>) -> Command {
@@ -77,6 +105,9 @@ fn command(line: &str, at: At<'_>) -> Command {
         At::Nowhere => {}
         At::Address(address) => {
             command.env("TRUNKLINE_ADDRESS", address);
+        }
+        At::Socket(socket) => {
+            command.env("TRUNKLINE_SOCKET", socket);
         }
     }
     command
@@ -135,6 +166,13 @@ impl Pair {
         let addresses = Addresses::new();
         let at = [&addresses.server, &addresses.client].map(|address| At::Address(address));
         Self::start_at(program, options, addresses.port, at)
+    }
+
+    /// The same for programs that two services carry.
+    pub(crate) fn start_served(program: &str, options: &str, services: &Services) -> Option<Self> {
+        let port = Addresses::new().port;
+        let at = [0, 1].map(|end| At::Socket(&services.sockets[end]));
+        Self::start_at(program, options, port, at)
     }
 
     fn start_at(program: &str, options: &str, port: u32, at: [At<'_>; 2]) -> Option<Self> {
