@@ -241,6 +241,22 @@ fn whoever_asks_a_node_hears_of_its_service_until_that_ends() {
 }
 
 #[test]
+fn whoever_asks_the_node_of_a_service_hears_of_its_peers() {
+    let (services, pair) = pair(1);
+    let (qa, qb) = pair.qps();
+    send(&pair, (&qa, &qb), 100);
+    let [near, far] = [0, 1].map(|at| services[at].node());
+    let status = status::ask(near.gid().address(), PATIENCE).unwrap();
+    let [peer] = &status.peers[..] else {
+        panic!("{:?}", status.peers)
+    };
+    let standing = near.connection_count() as u64;
+    let expected = (far.gid().address(), standing, 0);
+    assert_eq!((peer.address, peer.connections, peer.gone), expected);
+    assert_eq!(status.peer_count, 1);
+}
+
+#[test]
 fn a_cq_notifies_its_program_in_a_way_of_its_own_and_of_the_end_of_the_service() {
     #[derive(Debug)]
     struct Bell(std::sync::mpsc::SyncSender<()>);

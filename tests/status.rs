@@ -58,9 +58,9 @@ fn each_qp_and_each_step_of_its_set_up_is_counted_at_both_ends() {
 }
 
 #[test]
-fn whoever_asks_hears_of_peers_counters_and_drops() {
+fn whoever_asks_hears_of_counters_and_drops() {
     let pair = Pair::new();
-    let [near, far] = [&pair.a.node, &pair.b.node].map(|node| node.gid().address());
+    let near = pair.a.node.gid().address();
     let _qps = pair.qps();
     pair.until("the QPs are bound", || pair.a.node.cm_stats().qps == 1);
     let socket = UdpSocket::bind((near, 0)).unwrap();
@@ -77,15 +77,8 @@ fn whoever_asks_hears_of_peers_counters_and_drops() {
         (1, 1)
     );
     assert!(status.counters["sent"] > 0 && status.counters["received"] > 0);
-    let [peer] = &status.peers[..] else {
-        panic!("{:?}", status.peers)
-    };
-    let standing = pair.a.node.connection_count() as u64;
-    assert_eq!(
-        (peer.address, peer.connections, peer.gone),
-        (far, standing, 0)
-    );
-    assert_eq!((status.peer_count, status.service), (1, None));
+    // Only a node that carries other programs writes its peers down.
+    assert_eq!((status.peer_count, status.service), (0, None));
 }
 
 #[test]

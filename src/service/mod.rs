@@ -79,6 +79,9 @@ impl Service {
             let what = "services on nodes that the program drives";
             return Err(Error::NotOffered { what });
         }
+        for handle in node.shared.handles() {
+            handle.recorder.keep_peers();
+        }
         let listener = Listener::bind(ServiceAddress::of(path.as_ref())?)?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let wake =

@@ -29,7 +29,9 @@ impl Tenant {
 /// All tenants.
 #[derive(Debug)]
 pub(crate) struct Tenants {
-    records: Slab<Record>,
+    own: Record,
+    /// That of each other one is at the place before its number.
+    others: Slab<Record>,
 }
 
 #[derive(Debug)]
@@ -42,9 +44,10 @@ struct Record {
 impl Tenants {
     /// The engine's own program alone.
     pub(crate) fn new() -> Self {
-        let mut records = Slab::new();
-        records.insert(Record { weight: 1, qps: 0 });
-        Self { records }
+        Self {
+            own: Record { weight: 1, qps: 0 },
+            others: Slab::new(),
+        }
     }
 
     /// A tenant without QPs.
@@ -53,14 +56,14 @@ impl Tenants {
     /// A weight out of range, or too many tenants.
     pub(crate) fn add(&mut self, weight: u32) -> Result<Tenant, VerbsError> {
         let weight = checked(weight)?;
-        if self.records.len() >= MOST.into() {
+        if self.others.len() + 1 >= MOST.into() {
             return Err(VerbsError::Limit {
                 what: "tenants",
                 limit: MOST.into(),
             });
         }
-        let index = self.records.insert(Record { weight, qps: 0 });
-        Ok(Tenant(index as u16))
+        let place = self.others.insert(Record { weight, qps: 0 });
+        Ok(Tenant(place as u16 + 1))
     }
 
     /// Its turns are so long from the next one on.
@@ -83,10 +86,8 @@ impl Tenants {
         if users > 0 {
             return Err(VerbsError::Busy { what, users });
         }
-        if tenant == Tenant::OWN {
-            return Err(VerbsError::InvalidArgument { what });
-        }
-        self.records.remove(tenant.0.into());
+        let place = place(tenant).ok_or(VerbsError::InvalidArgument { what })?;
+        self.others.remove(place);
         Ok(())
     }
 
@@ -98,28 +99,42 @@ impl Tenants {
 
     /// It has a QP more.
     pub(crate) fn join(&mut self, tenant: Tenant) {
-        self.records[tenant.0.into()].qps += 1;
+        self.record(tenant).qps += 1;
     }
 
     /// One of its QPs is gone.
     pub(crate) fn leave(&mut self, tenant: Tenant) {
-        self.records[tenant.0.into()].qps -= 1;
+        self.record(tenant).qps -= 1;
     }
 
     /// How much of a connection it gets, beside the weights of others.
     pub(crate) fn weight(&self, tenant: Tenant) -> i32 {
-        self.records[tenant.0.into()].weight.into()
+        let record = place(tenant).map_or(&self.own, |place| &self.others[place]);
+        record.weight.into()
     }
 
     /// Bytes that they take.
     pub(crate) const fn state_bytes(&self) -> usize {
-        self.records.state_bytes()
+        self.others.state_bytes()
+    }
+
+    fn record(&mut self, tenant: Tenant) -> &mut Record {
+        let record = self.known(tenant);
+        record.expect("a tenant is there as long as its QPs")
     }
 
     fn known(&mut self, tenant: Tenant) -> Result<&mut Record, VerbsError> {
-        let record = self.records.get_mut(tenant.0.into());
+        let record = match place(tenant) {
+            None => Some(&mut self.own),
+            Some(place) => self.others.get_mut(place),
+        };
         record.ok_or(VerbsError::InvalidArgument { what: "tenant" })
     }
+}
+
+/// Where the record of a tenant is; `None`: it is that of the engine's own program.
+fn place(tenant: Tenant) -> Option<u32> {
+    u32::from(tenant.0).checked_sub(1)
 }
 
 fn checked(weight: u32) -> Result<u8, VerbsError> {

@@ -43,7 +43,8 @@ pub struct Status {
     /// of [`CmCounters`](crate::CmCounters), such as `cm_nodes_bad_hello`.
     #[serde(default)]
     pub drops: BTreeMap<String, u64>,
-    /// Peers to which shared connections stand: at most 256, those with most connections first.
+    /// Of a node that carries other programs, the peers to which shared connections stand: at most
+    /// 256, those with most connections first. Other nodes do not write them down.
     #[serde(default)]
     pub peers: Vec<PeerStatus>,
     /// How many such peers there are.

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use trunkline_qpmap::Trace;
 
@@ -39,21 +40,33 @@ enum Change {
 #[derive(Debug, Default)]
 pub(super) struct Unsaid(Vec<Change>);
 
-/// The peers of one worker. It writes them down and waits for nobody: while a reader has the table,
-/// what it has to say is kept until the next event.
+/// The peers of one worker, of a node that carries other programs: that a node inside a program has
+/// little state matters more. It writes them down and waits for nobody: while a reader has the
+/// table, what it has to say is kept until the next event.
 #[derive(Debug, Default)]
-pub(super) struct Peers(Mutex<BTreeMap<IpAddr, PeerStatus>>);
+pub(super) struct Peers {
+    is_kept: AtomicBool,
+    table: Mutex<BTreeMap<IpAddr, PeerStatus>>,
+}
 
 impl Peers {
+    /// Peers are written down from now on.
+    pub(super) fn keep(&self) {
+        self.is_kept.store(true, Ordering::Relaxed);
+    }
+
     /// Takes an event of the engine into account. For the worker.
     pub(super) fn heed(&self, trace: &Trace, unsaid: &mut Unsaid) {
+        if !self.is_kept.load(Ordering::Relaxed) {
+            return;
+        }
         match trace {
             Trace::Opened { peer, .. } => unsaid.0.push(Change::Opened(peer.address())),
             Trace::Down { peer, .. } => unsaid.0.push(Change::Gone(peer.address())),
             _ => {}
         }
         if !unsaid.0.is_empty()
-            && let Ok(mut peers) = self.0.try_lock()
+            && let Ok(mut peers) = self.table.try_lock()
         {
             unsaid
                 .0
@@ -64,7 +77,7 @@ impl Peers {
 
     /// Adds them to those of other workers.
     pub(super) fn add_to(&self, sums: &mut BTreeMap<IpAddr, PeerStatus>) {
-        for (address, peer) in &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+        for (address, peer) in &*self.table.lock().unwrap_or_else(PoisonError::into_inner) {
             let sum = sums.entry(*address);
             let sum = sum.or_insert_with(|| PeerStatus::new(*address));
             sum.connections += peer.connections;
@@ -126,8 +139,9 @@ mod tests {
     #[test]
     fn a_worker_does_not_wait_for_a_reader_and_says_it_later() {
         let (peers, mut unsaid) = (Peers::default(), Unsaid(vec![Change::Opened(at(1))]));
+        peers.keep();
         let other = Trace::Ended { flow: 1 };
-        let reader = peers.0.lock().unwrap();
+        let reader = peers.table.lock().unwrap();
         peers.heed(&other, &mut unsaid);
         assert_eq!(unsaid.0.len(), 1);
         drop(reader);

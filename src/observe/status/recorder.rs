@@ -80,6 +80,11 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
+    /// Writes down how many connections each peer has, from now on.
+    pub(crate) fn keep_peers(&self) {
+        self.peers.keep();
+    }
+
     /// With everything at nothing.
     pub(crate) fn new(log: Log) -> Self {
         Self {
