@@ -30,9 +30,11 @@ pub(super) struct Flags {
     /// Address of the node [default: 127.0.0.1].
     #[arg(long)]
     address: Option<IpAddr>,
-    /// Socket at which programs attach; one that begins with @ is a name without a file
-    /// [default: @trunkline].
     #[arg(long, value_name = "PATH")]
+    #[arg(
+        help = "Socket at which programs attach; one that begins with @ is a name without a \
+                  file [default: @trunkline]"
+    )]
     socket: Option<PathBuf>,
     #[arg(long, value_parser = WORKERS.count::<u8>(), allow_negative_numbers = true)]
     #[arg(help = WORKERS.help("Threads that carry packets", " [default: 1]"))]
