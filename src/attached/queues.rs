@@ -239,21 +239,9 @@ fn srq_size(max_wr: u32, max_sge: u32) -> Result<Size, VerbsError> {
 
 /// What says how large the queues of a QP are; what it belongs to only the service knows.
 fn sizes(objects: &QpObjects, options: &QpOptions) -> QpInit {
-    QpInit {
-        pd: PdId::default(),
-        kind: options.kind,
-        send_cq: objects.send_cq.index,
-        recv_cq: objects.recv_cq.index,
-        srq: objects.srq.map(|srq| srq.index),
-        max_send_wr: options.max_send_wr,
-        max_recv_wr: options.max_recv_wr,
-        max_send_sge: options.max_send_sge,
-        max_recv_sge: options.max_recv_sge,
-        max_inline: options.max_inline,
-        signal_all: options.signal_all,
-        complete_last_wqe: options.complete_last_wqe,
-        tenant: Tenant::OWN,
-    }
+    let cqs = [objects.send_cq, objects.recv_cq].map(|cq| cq.index);
+    let srq = objects.srq.map(|srq| srq.index);
+    options.init(PdId::default(), cqs, srq, Tenant::OWN)
 }
 
 /// Whether QPs of this kind have routes, which a service does not offer.

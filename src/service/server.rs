@@ -70,6 +70,8 @@ pub(super) struct Server {
     closing: Vec<(u32, Closing)>,
     /// Closes the sockets of those that are not let in.
     turned_away: TurnedAway,
+    /// Programs that want to be let in are waited for.
+    listens: bool,
     /// Who is attached has changed, or what they have.
     is_news: bool,
     buffer: Box<[u8; MAX_MESSAGE]>,
@@ -134,6 +136,7 @@ impl Server {
             reaping: VecDeque::new(),
             closing: Vec::new(),
             turned_away: TurnedAway::default(),
+            listens: true,
             is_news: false,
             buffer: Box::new([0; MAX_MESSAGE]),
         })
@@ -149,9 +152,7 @@ impl Server {
                 true => Some(&A_WHILE),
                 false => None,
             };
-            if !self.turned_away.is_full() {
-                self.listen(true);
-            }
+            self.listen(!self.turned_away.is_full());
             match epoll::wait(&self.epoll, &mut ready[..], pause) {
                 Ok((ready, _)) => {
                     let ready: Vec<_> = ready.iter().map(|event| event.data.u64()).collect();
@@ -217,7 +218,10 @@ impl Server {
     }
 
     /// Waits for programs that want to be let in, or does not for now.
-    fn listen(&self, waits: bool) {
+    fn listen(&mut self, waits: bool) {
+        if std::mem::replace(&mut self.listens, waits) == waits {
+            return;
+        }
         let flags = match waits {
             true => EventFlags::IN,
             false => EventFlags::empty(),

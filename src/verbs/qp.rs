@@ -11,7 +11,7 @@ use crate::worker::core::Core;
 use crate::worker::handle::WorkerHandle;
 use std::fmt;
 use std::sync::Arc;
-use trunkline_conn::mem::Access;
+use trunkline_conn::mem::{Access, PdId};
 use trunkline_conn::work::SendOp;
 use trunkline_host::Words;
 use trunkline_qpmap::queue::{RecvQueue, Size};
@@ -70,6 +70,33 @@ impl Default for QpOptions {
             signal_all: false,
             complete_last_wqe: false,
             worker: None,
+        }
+    }
+}
+
+impl QpOptions {
+    /// What an engine makes the QP with, in a domain and with queues that it calls so.
+    pub(crate) const fn init(
+        &self,
+        pd: PdId,
+        [send_cq, recv_cq]: [u32; 2],
+        srq: Option<u32>,
+        tenant: Tenant,
+    ) -> QpInit {
+        QpInit {
+            pd,
+            kind: self.kind,
+            send_cq,
+            recv_cq,
+            srq,
+            max_send_wr: self.max_send_wr,
+            max_recv_wr: self.max_recv_wr,
+            max_send_sge: self.max_send_sge,
+            max_recv_sge: self.max_recv_sge,
+            max_inline: self.max_inline,
+            signal_all: self.signal_all,
+            complete_last_wqe: self.complete_last_wqe,
+            tenant,
         }
     }
 }
@@ -151,21 +178,9 @@ impl Pd {
         if let Some(client) = node.client() {
             return self.create_served_qp(client, send_cq, recv_cq, options);
         }
-        let init = QpInit {
-            pd: self.0.id()?,
-            kind: options.kind,
-            send_cq: send_cq.0.id.index(),
-            recv_cq: recv_cq.0.id.index(),
-            srq: options.srq.as_ref().map(|srq| srq.id().index()),
-            max_send_wr: options.max_send_wr,
-            max_recv_wr: options.max_recv_wr,
-            max_send_sge: options.max_send_sge,
-            max_recv_sge: options.max_recv_sge,
-            max_inline: options.max_inline,
-            signal_all: options.signal_all,
-            complete_last_wqe: options.complete_last_wqe,
-            tenant,
-        };
+        let cqs = [send_cq, recv_cq].map(|cq| cq.0.id.index());
+        let srq = options.srq.as_ref().map(|srq| srq.id().index());
+        let init = options.init(self.0.id()?, cqs, srq, tenant);
         let of_srq = options.srq.as_ref().map(Srq::worker);
         let worker = node.chosen(options.worker.or(of_srq))?;
         if of_srq.is_some_and(|of_srq| of_srq != worker) {
