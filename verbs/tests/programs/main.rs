@@ -9,10 +9,11 @@
 mod c;
 mod pair;
 
-use pair::{At, Ended, Pair, Services, alone};
+use pair::{At, Pair, Services, alone};
+use trunkline_testkit::programs::PairEnded;
 
 /// Runs the program with these options as server and client; both have to end well.
-fn run(program: &str, options: &str) -> Option<Ended> {
+fn run(program: &str, options: &str) -> Option<PairEnded> {
     let ended = Pair::start(program, options)?.wait();
     assert!(ended.is_good(), "{program} {options}\n{ended}");
     Some(ended)
@@ -66,7 +67,7 @@ fn pingpongs_run_with_polling_and_with_events() {
                 return;
             };
             assert!(
-                ended.client.contains("iters in"),
+                ended.client.said.contains("iters in"),
                 "{program} {options}\n{ended}"
             );
         }
@@ -87,10 +88,13 @@ fn what_is_not_offered_is_refused_in_words() {
         return;
     };
     let ended = pair.wait();
-    assert!(!ended.is_good() && ended.server.contains("ODP"), "{ended}");
+    assert!(
+        !ended.is_good() && ended.server.said.contains("ODP"),
+        "{ended}"
+    );
     let ended = Pair::start("ibv_rc_pingpong", "-g 0 -t").unwrap().wait();
     assert!(
-        !ended.is_good() && ended.server.contains("timestamp"),
+        !ended.is_good() && ended.server.said.contains("timestamp"),
         "{ended}"
     );
 }
@@ -103,7 +107,7 @@ fn a_killed_program_ends_its_peer_with_an_error() {
         };
         let ended = pair.kill_server();
         assert!(
-            !ended.is_good() && ended.client.contains("status"),
+            !ended.is_good() && ended.client.said.contains("status"),
             "{ended}"
         );
     }
@@ -120,7 +124,7 @@ fn perftest(program: &str, own: &[&str]) {
             return;
         };
         assert!(
-            ended.client.contains("#bytes"),
+            ended.client.said.contains("#bytes"),
             "{program} {options}\n{ended}"
         );
     }

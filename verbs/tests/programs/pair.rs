@@ -1,15 +1,14 @@
 //! Programs with the library: one, or two that talk to each other.
 
-use std::fmt;
-use std::io::Read;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use trunkline::Node;
 use trunkline::service::{Limits, Service};
+use trunkline_testkit::programs::{self, PairEnded, Program};
 
 /// What a pair may take before it counts as one that hangs.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -44,7 +43,7 @@ pub(crate) fn library() -> &'static PathBuf {
 pub(crate) struct Addresses {
     pub(crate) server: String,
     pub(crate) client: String,
-    port: u32,
+    port: u16,
 }
 
 impl Addresses {
@@ -55,7 +54,7 @@ impl Addresses {
         Self {
             server: format!("{net}.1"),
             client: format!("{net}.2"),
-            port: 12_000 + (process % 50 * 200 + n) % 10_000,
+            port: (12_000 + (process % 50 * 200 + n) % 10_000) as u16,
         }
     }
 }
@@ -115,8 +114,7 @@ fn command(line: &str, at: At<'_>) -> Command {
 
 /// Whether there is the program; says so if not.
 fn is_there(program: &str) -> bool {
-    let found = Command::new("which").arg(program).output();
-    let found = found.is_ok_and(|found| found.status.success());
+    let found = programs::is_installed(program);
     if !found {
         eprintln!("SKIPPED: {program} is not installed");
     }
@@ -134,29 +132,9 @@ pub(crate) fn alone(line: &str, at: At<'_>) -> Option<String> {
 
 /// Server and client of one program.
 pub(crate) struct Pair {
-    server: Child,
-    client: Child,
+    pair: programs::Pair,
     /// Pairs run one after the other: they poll, and machines have few cores.
     _turn: MutexGuard<'static, ()>,
-}
-
-/// How they ended, and what they said.
-pub(crate) struct Ended {
-    good: bool,
-    pub(crate) server: String,
-    pub(crate) client: String,
-}
-
-impl Ended {
-    pub(crate) const fn is_good(&self) -> bool {
-        self.good
-    }
-}
-
-impl fmt::Display for Ended {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "server:\n{}\nclient:\n{}", self.server, self.client)
-    }
 }
 
 impl Pair {
@@ -175,7 +153,7 @@ impl Pair {
         Self::start_at(program, options, port, at)
     }
 
-    fn start_at(program: &str, options: &str, port: u32, at: [At<'_>; 2]) -> Option<Self> {
+    fn start_at(program: &str, options: &str, port: u16, at: [At<'_>; 2]) -> Option<Self> {
         static TURN: Mutex<()> = Mutex::new(());
         if !is_there(program) {
             return None;
@@ -183,99 +161,25 @@ impl Pair {
         library();
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let line = format!("{program} -d trunk0 -p {port} {options}");
-        let start = |line: &str, at: At<'_>| {
-            let mut command = command(line, at);
-            command.stdout(Stdio::piped()).stderr(Stdio::piped());
-            command.spawn().unwrap()
-        };
-        let mut server = start(&line, at[0]);
-        wait_for_listener(&mut server, port);
-        let client = start(&format!("{line} 127.0.0.1"), at[1]);
+        let mut server = Program::start(command(&line, at[0])).unwrap();
+        server.listens(port, Instant::now() + PATIENCE);
+        let client = command(&format!("{line} 127.0.0.1"), at[1]);
+        let client = Program::start(client).unwrap();
         Some(Self {
-            server,
-            client,
+            pair: programs::Pair { server, client },
             _turn: turn,
         })
     }
 
     /// Waits until both have ended; who does not in time is killed.
-    pub(crate) fn wait(mut self) -> Ended {
-        let end = Instant::now() + PATIENCE;
-        let client = ended(&mut self.client, end);
-        // A server whose client is gone may wait for ever.
-        let end = if client {
-            end
-        } else {
-            Instant::now() + Duration::from_secs(5)
-        };
-        let server = ended(&mut self.server, end);
-        Ended {
-            good: server && client,
-            server: said(&mut self.server),
-            client: said(&mut self.client),
-        }
+    pub(crate) fn wait(self) -> PairEnded {
+        self.pair.wait(Instant::now() + PATIENCE)
     }
 
     /// Kills the server in the middle of its work, and waits for the client.
-    pub(crate) fn kill_server(mut self) -> Ended {
+    pub(crate) fn kill_server(mut self) -> PairEnded {
         sleep(Duration::from_millis(500));
-        self.server.kill().unwrap();
+        self.pair.server.kill();
         self.wait()
     }
-}
-
-/// Waits until a process listens at a TCP port, or has ended.
-fn wait_for_listener(server: &mut Child, port: u32) {
-    let end = Instant::now() + PATIENCE;
-    let place = format!(":{port:04X} ");
-    let listens = |line: &str| {
-        let mut words = line.split_whitespace().skip(1);
-        let is_ours = words
-            .next()
-            .is_some_and(|local| format!("{local} ").ends_with(&place));
-        // State 0A is LISTEN.
-        is_ours && words.nth(1) == Some("0A")
-    };
-    while server.try_wait().unwrap().is_none() && Instant::now() < end {
-        let lists = ["/proc/net/tcp", "/proc/net/tcp6"];
-        let lists = lists.map(|list| std::fs::read_to_string(list).unwrap_or_default());
-        if lists.iter().any(|list| list.lines().any(listens)) {
-            return;
-        }
-        sleep(Duration::from_millis(10));
-    }
-}
-
-/// Waits for a process; whether it ended well.
-fn ended(process: &mut Child, end: Instant) -> bool {
-    while Instant::now() < end {
-        if let Some(status) = process.try_wait().unwrap() {
-            return status.success();
-        }
-        sleep(Duration::from_millis(5));
-    }
-    process.kill().unwrap();
-    process.wait().unwrap();
-    false
-}
-
-/// What a process said that has ended.
-fn said(process: &mut Child) -> String {
-    let mut text = String::new();
-    let mut bytes = Vec::new();
-    process
-        .stdout
-        .take()
-        .unwrap()
-        .read_to_end(&mut bytes)
-        .unwrap();
-    text += &String::from_utf8_lossy(&bytes);
-    bytes.clear();
-    process
-        .stderr
-        .take()
-        .unwrap()
-        .read_to_end(&mut bytes)
-        .unwrap();
-    text + &String::from_utf8_lossy(&bytes)
 }
