@@ -9,6 +9,11 @@ use std::mem::{offset_of, zeroed};
 use std::ptr;
 use trunkline::{Attributes, DeviceAttributes, PortAttributes, PortState};
 
+/// READs and atomics of a peer at a time that the device says each QP takes: what devices commonly
+/// do. Programs hand this number to their peer, whose device refuses one beyond its own. A program
+/// that asks for more gets it.
+const TOLD_RD_ATOM: u8 = 16;
+
 /// The only port.
 pub(crate) const PORT: u8 = 1;
 /// Bytes of `struct ibv_port_attr` in programs that reach it by its symbol.
@@ -59,7 +64,7 @@ fn device_attr(device: &DeviceAttributes) -> abi::DeviceAttr {
     attr.max_mr = most(device.max_mr);
     attr.max_mw = attr.max_mr;
     attr.max_pd = most(device.max_pd);
-    attr.max_qp_rd_atom = device.max_qp_rd_atom.into();
+    attr.max_qp_rd_atom = device.max_qp_rd_atom.min(TOLD_RD_ATOM).into();
     attr.max_qp_init_rd_atom = device.max_qp_init_rd_atom.into();
     attr.max_res_rd_atom = most(device.max_res_rd_atom);
     attr.atomic_cap = device.atomic_cap as u32;
