@@ -101,12 +101,10 @@ impl Program {
 
     /// Waits for its end, and kills it at `until`.
     pub fn wait(&mut self, until: Instant) -> Ended {
-        let mut status = None;
+        let mut status = self.child.try_wait().ok().flatten();
         while status.is_none() && Instant::now() < until {
+            sleep(PAUSE);
             status = self.child.try_wait().ok().flatten();
-            if status.is_none() {
-                sleep(PAUSE);
-            }
         }
         if status.is_none() {
             self.kill();
@@ -226,6 +224,16 @@ mod tests {
         let ended = shell("echo begun; exec sleep 1000").wait(Instant::now() + PAUSE * 40);
         assert!(ended.status.is_none() && !ended.is_good());
         assert_eq!(ended.said, "begun\n");
+    }
+
+    #[test]
+    fn who_has_ended_was_not_killed_though_nobody_waits_for_long() {
+        let mut program = shell("exit 7");
+        while program.is_running() {
+            sleep(PAUSE);
+        }
+        let ended = program.wait(Instant::now());
+        assert_eq!(ended.status.and_then(|status| status.code()), Some(7));
     }
 
     #[test]

@@ -64,7 +64,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &[WIRE, CONN, QPMAP, CM, DATAPLANE, HOST, ROOT],
     ),
     ("trunkline-interop", &[WIRE, DATAPLANE, ROOT]),
-    ("xtask", &[]),
+    ("xtask", &[TESTKIT]),
 ];
 
 /// What the `lib.rs` of a crate has to declare. The compiler then enforces it.

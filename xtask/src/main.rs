@@ -7,6 +7,7 @@ mod instructions;
 mod interop;
 mod layers;
 mod loom;
+mod matrix;
 mod miri;
 mod no_std;
 mod output;
@@ -65,6 +66,9 @@ enum Task {
     /// Runs the tests of modules with unsafe code under Miri, which finds undefined behaviour.
     /// Needs a nightly compiler with Miri.
     Miri,
+    /// Runs the distribution's own programs with the library in place of libibverbs.so.1, as root:
+    /// between two network namespaces with a service each, and against soft-RoCE in a guest.
+    VerbsMatrix(matrix::Options),
     /// Builds the library in place of libibverbs.so.1, in `verbs` below the target folder, and says
     /// where that is: programs run with it when `LD_LIBRARY_PATH` names the folder.
     Verbs(verbs::Options),
@@ -220,6 +224,10 @@ fn run(task: Task) -> Result<bool> {
         Task::Miri => match miri::run(None)? {
             miri::Verdict::Passed(note) => say(&note),
             miri::Verdict::Skipped(why) => say(&format!("SKIPPED: {why}")),
+        },
+        Task::VerbsMatrix(options) => match matrix::run(&options)? {
+            interop::Verdict::Passed(note) => say(&note),
+            interop::Verdict::Skipped(why) => say(&format!("SKIPPED: {why}")),
         },
         Task::Verbs(options) => say(&verbs::build(&options)?.display().to_string()),
     }

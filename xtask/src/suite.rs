@@ -2,7 +2,7 @@
 
 use crate::cargo;
 use crate::report::{self, Entry, Outcome};
-use crate::{fuzz, instructions, interop, layers, loom, miri, no_std, output, tidy};
+use crate::{fuzz, instructions, interop, layers, loom, matrix, miri, no_std, output, tidy};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use std::fs;
@@ -21,6 +21,8 @@ const FUZZ_SECONDS: u32 = 300;
 const PATIENCE: u32 = 4;
 /// Where a full run leaves its table.
 const RESULT: &str = "docs/results/xtask-test-full.md";
+/// Where it leaves that of unmodified programs.
+const MATRIX: &str = "docs/results/verbs-matrix.md";
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
@@ -111,10 +113,16 @@ const STEPS: &[Step] = &[
             full: setting.full,
             ..interop::Options::default()
         };
-        Ok(match interop::run(&options)? {
-            interop::Verdict::Passed(note) => Outcome::Passed(note),
-            interop::Verdict::Skipped(why) => Outcome::Skipped(why),
-        })
+        of_peers(interop::run(&options))
+    }),
+    step("verbs-matrix", 300, |setting| {
+        let record = setting.full.then(|| cargo::root().join(MATRIX));
+        let options = matrix::Options {
+            full: setting.full,
+            record,
+            ..matrix::Options::default()
+        };
+        of_peers(matrix::run(&options))
     }),
     step("instructions", 90, |_| {
         Ok(
@@ -207,6 +215,14 @@ fn run_step(step: &Step, full: bool) -> Entry {
         took: start.elapsed(),
         outcome,
     }
+}
+
+/// What came of a run against soft-RoCE.
+fn of_peers(verdict: Result<interop::Verdict>) -> Result<Outcome> {
+    Ok(match verdict? {
+        interop::Verdict::Passed(note) => Outcome::Passed(note),
+        interop::Verdict::Skipped(why) => Outcome::Skipped(why),
+    })
 }
 
 fn quietly(command: Command, setting: &Setting) -> Result<Outcome> {

@@ -42,6 +42,15 @@ pub(crate) struct Options {
     profile: String,
 }
 
+impl Options {
+    /// With optimization.
+    pub(crate) fn release() -> Self {
+        Self {
+            profile: "release".to_owned(),
+        }
+    }
+}
+
 /// Builds the library; gives the folder that it is in, which `LD_LIBRARY_PATH` takes.
 ///
 /// # Errors

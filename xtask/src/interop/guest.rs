@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// The bridge at the host's end, and what both ends are called.
 const BRIDGE: &str = "rxebr";
-pub(super) const ADDRESSES: [(&str, &str); 2] =
+pub(crate) const ADDRESSES: [(&str, &str); 2] =
     [("10.99.0.1", "10.99.0.2"), ("fd00:99::1", "fd00:99::2")];
 /// Datagrams that may wait for the guest: an unreliable message of 8 MiB comes in one burst, and no
 /// link between paces it.
@@ -17,14 +17,15 @@ const QUEUE: &str = "20000";
 const BOOT_LIMIT: Duration = Duration::from_secs(150);
 
 /// A guest that is up; it goes down when dropped.
-pub(super) struct Guest {
+#[derive(Debug)]
+pub(crate) struct Guest {
     script: PathBuf,
     name: String,
     namespace: String,
 }
 
 impl Guest {
-    pub(super) fn boot(
+    pub(crate) fn boot(
         script: PathBuf,
         programs: &[PathBuf],
         capture: Option<&Path>,
@@ -69,15 +70,25 @@ impl Guest {
     ///
     /// # Errors
     /// It failed, or did not end in time.
-    pub(super) fn shell(&self, line: &str, limit: Duration) -> Result<String> {
+    pub(crate) fn shell(&self, line: &str, limit: Duration) -> Result<String> {
+        cargo::output(self.exec(line, limit))
+    }
+
+    /// The command that runs a line of shell in the guest, which ends in time.
+    pub(crate) fn exec(&self, line: &str, limit: Duration) -> Command {
         let mut exec = Command::new(&self.script);
         let seconds = limit.as_secs().to_string();
         exec.args(["exec", "-N", &self.name, "-T", &seconds, "--", line]);
-        cargo::output(exec)
+        exec
+    }
+
+    /// The network namespace of the host's end of its link.
+    pub(crate) fn namespace(&self) -> &str {
+        &self.namespace
     }
 
     /// A command in the namespace.
-    pub(super) fn command<I: IntoIterator<Item: AsRef<OsStr>>>(&self, arguments: I) -> Command {
+    pub(crate) fn command<I: IntoIterator<Item: AsRef<OsStr>>>(&self, arguments: I) -> Command {
         let mut command = cargo::command("ip", &["netns", "exec", &self.namespace]);
         command.args(arguments);
         command

@@ -5,8 +5,8 @@
 //! afterwards looked at by tshark and by `trunkline decode`.
 
 mod cmtime;
-mod guest;
-mod record;
+pub(crate) mod guest;
+pub(crate) mod record;
 
 use crate::cargo;
 use anyhow::{Context, Result, bail, ensure};
@@ -128,7 +128,10 @@ pub(crate) fn run(options: &Options) -> Result<Verdict> {
 }
 
 /// The script, if this machine can run it.
-fn script() -> Result<PathBuf, String> {
+///
+/// # Errors
+/// It cannot: why not.
+pub(crate) fn script() -> Result<PathBuf, String> {
     let script = std::env::var_os(SCRIPT)
         .map_or_else(|| cargo::root().join("../shared/rxe-vm"), PathBuf::from);
     if !script.is_file() {

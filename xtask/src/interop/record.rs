@@ -17,7 +17,7 @@ struct Outcome {
 }
 
 /// The title of a record: when, of what, on what machine.
-pub(super) fn heading(title: &str, command: &str) -> Result<String> {
+pub(crate) fn heading(title: &str, command: &str) -> Result<String> {
     let date = cargo::output(cargo::command("date", &["-u", "+%Y-%m-%d"]))?;
     let commit = cargo::output(cargo::command("git", &["rev-parse", "--short=12", "HEAD"]))?;
     let changed = cargo::command("git", &["status", "--porcelain", "--untracked-files=no"]);
