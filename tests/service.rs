@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod common;
+#[path = "service/holds.rs"]
+mod holds;
 #[path = "service/hostile.rs"]
 mod hostile;
 

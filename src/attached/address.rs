@@ -1,11 +1,15 @@
 //! Where a service is found: a path, or a name without a file.
 
+use super::call::SILENT;
 use crate::error::Error;
 use rustix::net::SocketAddrUnix;
 use std::fmt;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+/// Most bytes of a socket's path: unix(7) has room for one more, a zero.
+const LONGEST: usize = 107;
 
 /// The address of a service's socket.
 #[derive(Clone, Debug)]
@@ -26,13 +30,26 @@ impl ServiceAddress {
             Some((b'@', _)) | None => Err(rustix::io::Errno::INVAL),
             Some(_) => SocketAddrUnix::new(path),
         };
-        let wrong = |_| {
-            let why = format!("{} is no address of a socket", path.display());
+        let wrong = |error| {
+            let shown = path.display();
+            let why = match error {
+                rustix::io::Errno::NAMETOOLONG => format!(
+                    "{shown} has {} bytes, and the path of a socket at most {LONGEST}",
+                    bytes.len()
+                ),
+                _ => format!("{shown} is no address of a socket"),
+            };
             std::io::Error::new(ErrorKind::InvalidInput, why)
         };
         let socket = socket.map_err(wrong).map_err(Error::system("socket"))?;
         let path = path.to_owned();
         Ok(Self { socket, path })
+    }
+
+    /// Of a service there that does not answer in time.
+    pub(crate) fn silent(&self) -> Error {
+        let text = format!("the service at {self}: {SILENT}");
+        Error::system("connect")(std::io::Error::new(ErrorKind::TimedOut, text))
     }
 
     /// As the kernel takes it.

@@ -3,16 +3,24 @@
 use super::{ServiceAddress, texts};
 use crate::error::Error;
 use crate::node::life::{Down, Life};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use trunkline_host::control::answers::{Detached, Failed, Refused};
 use trunkline_host::control::{Answer, MAX_MESSAGE, Request};
 use trunkline_host::piece::PieceName;
 use trunkline_host::socket::{MAX_DESCRIPTORS, SocketError, peer, recv_with_fds, send_with_fds};
 use trunkline_host::{Piece, SegmentTable};
 use trunkline_qpmap::VerbsError;
+
+/// How long a service has to let a program in. One that is stopped (SIGSTOP) never does.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// What is said of a service that did not.
+pub(super) const SILENT: &str = "it does not answer within 10 s: is it stopped?";
 
 /// An answer, and the descriptors that came with it.
 pub(super) type Reply<T> = (T, [Option<OwnedFd>; MAX_DESCRIPTORS]);
@@ -33,27 +41,9 @@ struct State {
 }
 
 impl Line {
+    /// A service has a time limit for its answers until [`welcomed`](Self::welcomed).
     pub(super) fn open(address: &ServiceAddress, life: Arc<Life>) -> Result<Self, Error> {
-        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
-        let socket = socket_with(family, kind, SocketFlags::CLOEXEC, None)
-            .map_err(|e| Error::system("socket")(e.into()))?;
-        connect(&socket, address.socket()).map_err(|e| {
-            let error = std::io::Error::from(e);
-            let text = format!("no service at {address}: {error}");
-            Error::system("connect")(std::io::Error::new(error.kind(), text))
-        })?;
-        // Any user can take a name without a file, and would be sent this program's memory.
-        if address.file().is_none() {
-            let peer = peer(socket.as_fd()).map_err(Error::system("credentials of the service"))?;
-            if peer.uid != 0 && peer.uid != rustix::process::geteuid().as_raw() {
-                let text = format!(
-                    "{address} is served by user {}, who is not trusted",
-                    peer.uid
-                );
-                let error = std::io::Error::new(ErrorKind::PermissionDenied, text);
-                return Err(Error::system("connect")(error));
-            }
-        }
+        let socket = connect_to(address)?;
         Ok(Self {
             life,
             socket,
@@ -63,6 +53,11 @@ impl Line {
                 buffer: Box::new([0; MAX_MESSAGE]),
             }),
         })
+    }
+
+    /// The program is attached: its requests take as long as they take.
+    pub(super) fn welcomed(&self) -> Result<(), Error> {
+        limit(self.socket(), None)
     }
 
     pub(super) const fn life(&self) -> &Arc<Life> {
@@ -140,6 +135,10 @@ impl Line {
                 self.over("this process has no descriptor left for what it sent".into());
                 return None;
             }
+            Err(SocketError::System(error)) if error.kind() == ErrorKind::WouldBlock => {
+                self.over(SILENT.into());
+                return None;
+            }
             Err(_) => return None,
         };
         let (number, answer) = Answer::parse(&state.buffer[..received.bytes]).ok()?;
@@ -201,6 +200,47 @@ impl Line {
         // A request that a panic cut short leaves an answer of another number, which is found out.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A socket to the service at `address`, on which it has [`ANSWER_WITHIN`] for each answer.
+///
+/// # Errors
+/// Nobody serves there, or one who is not trusted; this process has no descriptor left.
+pub(crate) fn connect_to(address: &ServiceAddress) -> Result<OwnedFd, Error> {
+    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    let socket = socket_with(family, kind, SocketFlags::CLOEXEC, None)
+        .map_err(|e| Error::system("socket")(e.into()))?;
+    limit(socket.as_fd(), Some(ANSWER_WITHIN))?;
+    connect(&socket, address.socket()).map_err(|e| match e {
+        Errno::AGAIN => address.silent(),
+        e => {
+            let error = std::io::Error::from(e);
+            let text = format!("no service at {address}: {error}");
+            Error::system("connect")(std::io::Error::new(error.kind(), text))
+        }
+    })?;
+    // Any user can take a name without a file, and would be sent this program's memory.
+    if address.file().is_none() {
+        let peer = peer(socket.as_fd()).map_err(Error::system("credentials of the service"))?;
+        if peer.uid != 0 && peer.uid != rustix::process::geteuid().as_raw() {
+            let text = format!(
+                "{address} is served by user {}, who is not trusted",
+                peer.uid
+            );
+            let error = std::io::Error::new(ErrorKind::PermissionDenied, text);
+            return Err(Error::system("connect")(error));
+        }
+    }
+    Ok(socket)
+}
+
+/// Limits how long the socket waits for its other end; `None`: for ever.
+fn limit(socket: BorrowedFd<'_>, time: Option<Duration>) -> Result<(), Error> {
+    for direction in [Timeout::Recv, Timeout::Send] {
+        set_socket_timeout(socket, direction, time)
+            .map_err(|e| Error::system("setsockopt")(e.into()))?;
+    }
+    Ok(())
 }
 
 fn refusal(failed: &Failed) -> Error {

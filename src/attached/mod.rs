@@ -17,6 +17,7 @@ mod texts;
 mod watcher;
 
 pub(crate) use address::ServiceAddress;
+pub(crate) use call::connect_to;
 pub(crate) use completions::Signals;
 pub(crate) use events::{cq_id, srq_id};
 pub(crate) use memory::{Memory, Registration};
@@ -86,6 +87,7 @@ impl Node {
     ///
     /// # Errors
     /// [`Error::System`]: nobody serves there, or this process has no descriptor or thread left.
+    /// A service that does not answer within 10 seconds is given up.
     /// [`Error::Down`]: the service does not take the program, and says why.
     pub fn attach(path: impl AsRef<Path>) -> Result<Self, Error> {
         let address = ServiceAddress::of(path.as_ref())?;
@@ -108,6 +110,7 @@ impl Node {
         let (end, token) = (line.life().end_fd()?, EventData::new_u64(0));
         epoll::add(&events, end, token, EventFlags::IN)
             .map_err(|e| Error::system("epoll of a node")(e.into()))?;
+        line.welcomed()?;
         let workers = Workers::new(welcome.workers)
             .ok_or_else(|| line.broken("its node has no workers, or too many"))?;
         let watcher = Watcher::start(&line)?;

@@ -3,8 +3,10 @@
 use crate::observe::status::source::MOST_TOLD;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 /// A program that is attached.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -38,6 +40,9 @@ pub struct ClientStatus {
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ServiceStatus {
+    /// Where programs attach; one that begins with `@` is a name without a file.
+    #[serde(default)]
+    pub socket: String,
     /// Programs that are attached: at most 256, those with most QPs first.
     pub clients: Vec<ClientStatus>,
     /// How many programs are attached.
@@ -56,9 +61,33 @@ pub(super) struct Board {
     pub(super) violations: AtomicU64,
     /// The thread ends.
     pub(super) stop: AtomicBool,
+    /// It has ended as nobody used the service.
+    pub(super) unused: AtomicBool,
+    /// Nanoseconds without use after which it does, and 1; 0: never.
+    idle_after: AtomicU64,
+    socket: PathBuf,
 }
 
 impl Board {
+    /// Of a service at that socket.
+    pub(super) fn new(socket: &Path) -> Self {
+        Self {
+            socket: socket.to_owned(),
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn set_idle_after(&self, after: Duration) {
+        let ns = u64::try_from(after.as_nanos()).unwrap_or(u64::MAX);
+        self.idle_after
+            .store(ns.saturating_add(1), Ordering::SeqCst);
+    }
+
+    pub(super) fn idle_after(&self) -> Option<Duration> {
+        let ns = self.idle_after.load(Ordering::SeqCst).checked_sub(1);
+        ns.map(Duration::from_nanos)
+    }
+
     pub(super) fn clients(&self) -> MutexGuard<'_, Vec<ClientStatus>> {
         // It is replaced as a whole.
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
@@ -71,6 +100,7 @@ impl Board {
         clients.sort_by_key(|client| Reverse(client.qps));
         clients.truncate(MOST_TOLD);
         ServiceStatus {
+            socket: self.socket.to_string_lossy().into_owned(),
             clients,
             client_count,
             qps,

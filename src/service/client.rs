@@ -27,6 +27,8 @@ pub(super) enum Stage {
     Silent,
     /// The descriptor that it sent is being judged.
     Judged,
+    /// It holds the service, and is no program.
+    Holding,
     /// It is attached.
     Attached,
 }

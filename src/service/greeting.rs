@@ -9,7 +9,6 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use trunkline_dataplane::ProcessMemory;
 use trunkline_host::control::answers::{Refused, Welcome};
 use trunkline_host::control::attributes::Reason;
-use trunkline_host::control::requests::Hello;
 use trunkline_host::control::{Answer, Text, VERSION};
 use trunkline_host::socket::Peer;
 
@@ -55,14 +54,11 @@ pub(super) fn admit(
 }
 
 /// Checks that a program speaks the language of this service.
-pub(super) fn understand(hello: &Hello) -> Result<(), TurnedAway> {
-    if hello.version == VERSION {
+pub(super) fn understand(version: u32) -> Result<(), TurnedAway> {
+    if version == VERSION {
         return Ok(());
     }
-    let text = format!(
-        "the program speaks version {}, and this service {VERSION}",
-        hello.version
-    );
+    let text = format!("the program speaks version {version}, and this service {VERSION}");
     Err((Reason::Version, text))
 }
 

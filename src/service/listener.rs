@@ -9,7 +9,8 @@ use rustix::net::{
 };
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
 /// Programs that wait to be let in.
 const BACKLOG: i32 = 128;
@@ -18,7 +19,7 @@ const BACKLOG: i32 = 128;
 #[derive(Debug)]
 pub(super) struct Listener {
     socket: OwnedFd,
-    file: Option<PathBuf>,
+    file: Option<SocketFile>,
     /// Held by whoever has the file, next to it.
     _lock: Option<OwnedFd>,
     /// Given up for a moment where the process has as many descriptors as it may.
@@ -36,20 +37,11 @@ impl Listener {
         };
         let socket = new_socket().map_err(system)?;
         let file = address.file().map(PathBuf::from);
-        let lock = match &file {
-            Some(file) => {
-                let lock = lock_beside(file).map_err(|e| taken_or(&address, e))?;
-                // With the lock nobody else serves there: a file that is left is of one that died.
-                match rustix::fs::unlink(file) {
-                    Ok(()) | Err(Errno::NOENT) => {}
-                    Err(error) => return Err(system(error)),
-                }
-                Some(lock)
-            }
-            None => None,
-        };
+        let lock = file.as_deref().map(|file| take_place(&address, file));
+        let lock = lock.transpose()?;
         bind(&socket, address.socket()).map_err(|e| taken_or(&address, e))?;
         listen(&socket, BACKLOG).map_err(system)?;
+        let file = file.and_then(|file| SocketFile::of(file).ok());
         Ok(Self {
             socket,
             file,
@@ -84,8 +76,35 @@ impl AsFd for Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Some(file) = &self.file {
-            // Somebody may have removed it.
-            let _ = rustix::fs::unlink(file);
+            file.remove();
+        }
+    }
+}
+
+/// The file of a socket, told from others that take its name.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl SocketFile {
+    fn of(path: PathBuf) -> io::Result<Self> {
+        let found = path.symlink_metadata()?;
+        Ok(Self {
+            path,
+            device: found.dev(),
+            inode: found.ino(),
+        })
+    }
+
+    /// Removes it, if it is there still.
+    fn remove(&self) {
+        let found = self.path.symlink_metadata();
+        if found.is_ok_and(|found| (found.dev(), found.ino()) == (self.device, self.inode)) {
+            // Somebody may remove it at the same moment.
+            let _ = rustix::fs::unlink(&self.path);
         }
     }
 }
@@ -99,8 +118,34 @@ fn spare() -> Option<OwnedFd> {
     rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
+/// Makes the place of a socket free: the lock beside it is taken, and the socket of a service that
+/// died is removed. Nothing else is.
+fn take_place(address: &ServiceAddress, file: &Path) -> Result<OwnedFd, Error> {
+    let system = |e: Errno| taken_or(address, e);
+    let is_there = match file.symlink_metadata() {
+        Ok(found) if found.file_type().is_socket() => true,
+        Ok(_) => {
+            let text = format!("{address} is there, and no socket: it is left as it is");
+            let error = io::Error::new(io::ErrorKind::AlreadyExists, text);
+            return Err(Error::system("socket of the service")(error));
+        }
+        // What else is wrong, bind(2) says as well.
+        Err(_) => false,
+    };
+    let lock = lock_beside(file).map_err(system)?;
+    if is_there {
+        let asked = new_socket().and_then(|socket| connect(&socket, address.socket()));
+        match asked {
+            Err(Errno::CONNREFUSED) => rustix::fs::unlink(file).map_err(system)?,
+            Err(Errno::NOENT) => {}
+            Ok(()) | Err(_) => return Err(system(Errno::ADDRINUSE)),
+        }
+    }
+    Ok(lock)
+}
+
 /// Takes the lock of whoever serves at `file`; it ends with its holder, however that ends.
-fn lock_beside(file: &std::path::Path) -> rustix::io::Result<OwnedFd> {
+fn lock_beside(file: &Path) -> rustix::io::Result<OwnedFd> {
     let mut beside = file.as_os_str().to_owned();
     beside.push(".lock");
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;

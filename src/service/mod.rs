@@ -14,6 +14,8 @@ mod client;
 mod events;
 mod graves;
 mod greeting;
+mod hold;
+mod idle;
 mod limits;
 mod listener;
 mod objects;
@@ -25,6 +27,7 @@ mod turn;
 mod turned_away;
 
 pub use board::{ClientStatus, ServiceStatus};
+pub use hold::Hold;
 pub use limits::Limits;
 
 pub(crate) use board::Serving;
@@ -42,9 +45,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
+use std::time::Duration;
 use trunkline_dataplane::process::with_signals_blocked;
 
-/// A node that carries the QPs of other programs, until it is dropped.
+/// A node that carries the QPs of other programs, until it is dropped or
+/// [nobody uses it](Service::end_when_idle).
 pub struct Service {
     node: Node,
     board: Arc<Board>,
@@ -86,7 +91,7 @@ impl Service {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let wake =
             eventfd(0, flags).map_err(|e| Error::system("eventfd of a service")(e.into()))?;
-        let (wake, board) = (Arc::new(wake), Arc::new(Board::default()));
+        let (wake, board) = (Arc::new(wake), Arc::new(Board::new(path.as_ref())));
         let server = Server::new(
             node.clone(),
             listener,
@@ -116,9 +121,28 @@ impl Service {
         self.board.clients().clone()
     }
 
+    /// Has the service end by itself when nobody has used it for that long: no program is attached,
+    /// and nobody [holds](Hold) it. Before the first one comes it waits 10 seconds at least. Then
+    /// its socket is gone, and [`is_over`](Self::is_over) is true; the node goes on.
+    pub fn end_when_idle(&self, after: Duration) {
+        self.board.set_idle_after(after);
+        self.wake();
+    }
+
+    /// Whether it has ended as nobody used it: [`end_when_idle`](Self::end_when_idle).
+    pub fn is_over(&self) -> bool {
+        self.board.unused.load(Ordering::SeqCst)
+    }
+
     /// Whether its thread has ended, as only a fault of its own makes it: nobody is served.
     pub fn has_failed(&self) -> bool {
-        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+        !self.is_over() && self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Wakes its thread.
+    fn wake(&self) {
+        // It fails only when the counter is full, and then it is readable anyway.
+        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
     }
 
     /// How many programs were parted with because of what they did.
@@ -136,8 +160,7 @@ impl Drop for Service {
             return;
         }
         self.board.stop.store(true, Ordering::SeqCst);
-        // It fails only when the counter is full, and then it is readable anyway.
-        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+        self.wake();
         if let Some(thread) = self.thread.take() {
             // One that panicked has said so on standard error.
             let _ = thread.join();

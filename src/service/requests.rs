@@ -39,7 +39,7 @@ impl Desk<'_> {
     /// Does what a program asks for. `None`: an attached program must not send this.
     pub(super) fn answer(&mut self, request: &Request) -> Option<Answered> {
         Some(match request {
-            Request::Hello(_) | Request::Detach(_) => return None,
+            Request::Hello(_) | Request::Hold(_) | Request::Detach(_) => return None,
             Request::AllocPd(_) => self.alloc_pd(),
             Request::DeallocPd(request) => self.dealloc_pd(request.pd),
             Request::CheckPeer(request) => self.check_peer(request.remote),

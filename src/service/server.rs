@@ -4,6 +4,7 @@ use super::board::Board;
 use super::client::{Client, Stage};
 use super::events::{Addressee, Owners};
 use super::greeting::{self, Judges};
+use super::idle::Idle;
 use super::limits::Limits;
 use super::listener::Listener;
 use super::reaper::{Left, Reaper, Remains};
@@ -22,6 +23,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
+use std::time::Instant;
 use trunkline_dataplane::process::with_signals_blocked;
 use trunkline_host::Closer;
 use trunkline_host::control::answers::{Detached, Refused};
@@ -70,6 +72,7 @@ pub(super) struct Server {
     closing: Vec<(u32, Closing)>,
     /// Closes the sockets of those that are not let in.
     turned_away: TurnedAway,
+    idle: Idle,
     /// Programs that want to be let in are waited for.
     listens: bool,
     /// Who is attached has changed, or what they have.
@@ -136,6 +139,7 @@ impl Server {
             reaping: VecDeque::new(),
             closing: Vec::new(),
             turned_away: TurnedAway::default(),
+            idle: Idle::begin(Instant::now()),
             listens: true,
             is_news: false,
             buffer: Box::new([0; MAX_MESSAGE]),
@@ -153,6 +157,12 @@ impl Server {
                 false => None,
             };
             self.listen(!self.turned_away.is_full());
+            let idle = self.idle_pause();
+            if idle.is_some_and(|pause| pause == AT_ONCE) && self.nobody_came() {
+                self.board.unused.store(true, Ordering::SeqCst);
+                break;
+            }
+            let pause = pause.or(idle.as_ref());
             match epoll::wait(&self.epoll, &mut ready[..], pause) {
                 Ok((ready, _)) => {
                     let ready: Vec<_> = ready.iter().map(|event| event.data.u64()).collect();
@@ -169,6 +179,20 @@ impl Server {
         self.part_with_all();
     }
 
+    /// How long the service goes on if nobody comes; `None`: for as long as it likes.
+    fn idle_pause(&mut self) -> Option<Timespec> {
+        let after = self.board.idle_after()?;
+        let is_used = !self.clients.is_empty();
+        let left = self.idle.left(after, is_used, Instant::now())?;
+        Timespec::try_from(left).ok()
+    }
+
+    /// Lets in who has come meanwhile; whether that was nobody.
+    fn nobody_came(&mut self) -> bool {
+        self.let_in();
+        self.clients.is_empty()
+    }
+
     fn heed(&mut self, token: u64) {
         self.is_news = true;
         match token {
@@ -176,11 +200,26 @@ impl Server {
             WAKE => self.hear_judges(),
             EVENTS => self.tell_events(),
             token if token % 2 == ENDED => {
-                let reason = Parting::new(Reason::Asked, "its process has ended");
-                self.part_with(token - ENDED, &reason);
+                self.process_ended(token - ENDED);
             }
             token => self.serve(token),
         }
+    }
+
+    /// A child of the process may have the socket still: as a program that is no sign of life, but
+    /// who only holds the service does so for as long as somebody has the socket.
+    fn process_ended(&mut self, token: u64) {
+        let Some(attached) = self.clients.get_mut(&token) else {
+            return;
+        };
+        if attached.client.stage == Stage::Holding {
+            if let Some(process) = attached.process.take() {
+                let _ = epoll::delete(&self.epoll, &process);
+            }
+            return;
+        }
+        let reason = Parting::new(Reason::Asked, "its process has ended");
+        self.part_with(token, &reason);
     }
 
     fn let_in(&mut self) {
@@ -386,7 +425,7 @@ impl Server {
         let (reason, text) = (parting.reason, Text::clipped(&parting.text));
         let last: Answer = match client.stage {
             Stage::Attached => Detached { reason, text }.into(),
-            Stage::Silent | Stage::Judged => Refused { reason, text }.into(),
+            Stage::Silent | Stage::Judged | Stage::Holding => Refused { reason, text }.into(),
         };
         client.send(parting.number, &last.into());
         let _ = epoll::delete(&self.epoll, client.socket());

@@ -10,9 +10,10 @@ use crate::node::Node;
 use crate::observe::log;
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
+use trunkline_host::control::answers::Done;
 use trunkline_host::control::attributes::Reason;
 use trunkline_host::control::requests::Hello;
-use trunkline_host::control::{MAX_MESSAGE, Request};
+use trunkline_host::control::{Answer, MAX_MESSAGE, Request};
 use trunkline_host::socket::{MAX_DESCRIPTORS, Received, SocketError, try_recv_leaving};
 
 /// Why a program is parted with.
@@ -77,6 +78,10 @@ impl Turn<'_> {
         };
         let answered = match (&self.client.stage, &request) {
             (Stage::Silent, Request::Hello(hello)) => self.greet(number, hello, first),
+            (Stage::Silent, Request::Hold(hold)) => {
+                close(self.client, first)?;
+                self.be_held(hold.version).map(Some)
+            }
             (stage, request) => {
                 let is_attached = *stage == Stage::Attached;
                 close(self.client, first)?;
@@ -103,7 +108,7 @@ impl Turn<'_> {
     ) -> Result<Option<Reply>, Parting> {
         self.client.name = hello.name.as_str().to_owned();
         let turned_away = |(reason, text): TurnedAway| Parting::new(reason, text);
-        if let Err(why) = greeting::understand(hello) {
+        if let Err(why) = greeting::understand(hello.version) {
             close(self.client, memory)?;
             return Err(turned_away(why));
         }
@@ -115,6 +120,12 @@ impl Turn<'_> {
                 judged.map(|()| None).map_err(turned_away)
             }
         }
+    }
+
+    fn be_held(&mut self, version: u32) -> Result<Reply, Parting> {
+        greeting::understand(version).map_err(|(reason, text)| Parting::new(reason, text))?;
+        self.client.stage = Stage::Holding;
+        Ok(Answer::from(Done {}).into())
     }
 
     fn answer(&mut self, request: &Request) -> Result<Reply, Parting> {

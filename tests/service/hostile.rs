@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 #[path = "raw.rs"]
-mod raw;
+pub(crate) mod raw;
 
 #[path = "intrusions.rs"]
 mod intrusions;

@@ -15,7 +15,8 @@
 //! [`Handle`](crate::Handle) is its index and its serial; a [`Text`] is its length in a byte and
 //! all of its room; an error of verbs is its [`Parts`](trunkline_qpmap::error::Parts).
 //!
-//! A client begins with [`Hello`](requests::Hello). It chooses the numbers of its requests; an
+//! A client begins with [`Hello`](requests::Hello), and who only holds the service sends
+//! [`Hold`](requests::Hold) and nothing else. A client chooses the numbers of its requests; an
 //! answer has the number of what it answers, and what the service says unasked has number 0.
 //!
 //! Parsing judges each field once: what it returns is valid by itself, though it may ask for what

@@ -42,6 +42,18 @@ layout! {
 }
 
 layout! {
+    /// The first message of whoever holds the service and is no client: a service that ends when
+    /// nobody uses it does not as long as the socket is open, in whichever process. The answer is
+    /// [`Done`](super::answers::Done), and no other message may follow.
+    pub struct Hold = "hold" {
+        /// The first four bytes.
+        pub magic: Magic,
+        /// The version of messages that it speaks.
+        pub version: u32,
+    }
+}
+
+layout! {
     /// Ends the client. What it has is destroyed, and the answer is
     /// [`Detached`](super::answers::Detached).
     pub struct Detach = "detach" {}
@@ -315,6 +327,7 @@ messages! {
     pub enum Request {
         Hello = 0x0001,
         Detach = 0x0002,
+        Hold = 0x0003,
         AllocPd = 0x0010,
         DeallocPd = 0x0011,
         CreateCq = 0x0020,
