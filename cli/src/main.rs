@@ -4,14 +4,20 @@ mod bench;
 mod capture;
 mod decode;
 mod demo;
+mod environment;
+mod install;
 mod interrupt;
+mod library;
 mod log;
 mod look;
 mod metrics;
 mod output;
 mod progress;
 mod range;
+mod run;
+mod runtime;
 mod serve;
+mod socket;
 mod stat;
 mod taken;
 mod usage;
@@ -20,6 +26,7 @@ mod watch;
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 use interrupt::{Interrupt, Interrupted};
+use run::NotStarted;
 use std::io::{Write, stderr};
 use std::process::ExitCode;
 use usage::UsageError;
@@ -50,6 +57,10 @@ enum Command {
     Stat(look::LookArgs),
     /// Carry the QPs of other programs of this host, which share the connections to each peer.
     Serve(serve::ServeArgs),
+    /// Run a program that was built for libibverbs, on a service that is started if none runs.
+    Run(run::RunArgs),
+    /// Install this command, the library for such programs, and a unit for systemd.
+    Install(install::InstallArgs),
     /// Print the RoCEv2, CM and Trunkline packets of a capture (pcap or pcapng).
     Decode(decode::DecodeArgs),
 }
@@ -73,6 +84,8 @@ fn run(cli: &Cli) -> Result<()> {
         Command::Cm(args) => watch::run(args, &interrupt),
         Command::Stat(args) => stat::run(args, &interrupt),
         Command::Serve(args) => serve::run(args, &interrupt),
+        Command::Run(args) => run::run(args, cli.log, &interrupt),
+        Command::Install(args) => install::run(args),
         Command::Decode(args) => decode::run(args, &interrupt),
     }
 }
@@ -88,7 +101,8 @@ fn exit_code(result: Result<()>, words: &[String]) -> ExitCode {
         return usage::refuse(&error.0, words);
     }
     print_error(&chain(&error));
-    ExitCode::from(FAILED)
+    let not_started = error.downcast_ref::<NotStarted>();
+    ExitCode::from(not_started.map_or(FAILED, NotStarted::exit_code))
 }
 
 /// Causes joined by colons; a cause that the one before has already told is left out.
@@ -140,7 +154,16 @@ mod tests {
             "watch" => &["cm", "watch"],
             "stat" => &["stat"],
             "serve" => &["serve"],
+            "run" => &["run"],
             other => panic!("{other} has numbers, too"),
+        }
+    }
+
+    /// The words that a command needs behind its options.
+    fn behind(command: &str) -> &'static [&'static str] {
+        match command {
+            "run" => &["true"],
+            _ => &[],
         }
     }
 
@@ -172,6 +195,7 @@ mod tests {
                     &["trunkline"],
                     needed(command.get_name()),
                     &[&option, number],
+                    behind(command.get_name()),
                 ];
                 Cli::try_parse_from(words.concat())
             };
@@ -190,7 +214,7 @@ mod tests {
 
     #[test]
     fn the_help_of_each_number_says_what_is_taken() {
-        assert_eq!(check_numbers(&Cli::command()), 24);
+        assert_eq!(check_numbers(&Cli::command()), 26);
     }
 
     #[test]

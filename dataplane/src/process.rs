@@ -1,8 +1,11 @@
 //! What a thread of a library owes the process around it: signals that are not its own, and
-//! children that `fork(2)` makes of the process.
+//! children that `fork(2)` makes of the process. And processes that are to outlive their parent.
 
 use crate::mapping::Mapping;
+use std::io;
 use std::mem::MaybeUninit;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Bytes of the page of a [`Birthmark`]; the kernel rounds up.
@@ -79,6 +82,41 @@ pub fn with_signals_blocked<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
+/// Has `command` start a process that has nothing to do with this one: in a session of its own
+/// without a terminal, with all signals as they are by default, and without descriptors but the
+/// three of standard input, output and error. The umask and the folder stay.
+pub fn detach(command: &mut Command) {
+    // SAFETY: between fork and exec this makes system calls alone, and touches no memory of others.
+    unsafe { command.pre_exec(leave) };
+}
+
+/// The first descriptor that a detached process does not keep, and where it ends to look for more
+/// on a kernel that cannot name them all.
+const FIRST: libc::c_int = 3;
+const MOST: libc::c_int = 1 << 16;
+
+/// What a child does before its program begins.
+fn leave() -> io::Result<()> {
+    // SAFETY: it has no conditions.
+    if unsafe { libc::setsid() } == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    for signal in 1..=libc::SIGRTMAX() {
+        // SAFETY: no handler is set. Those that cannot be changed are as they should be.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    let (last, how) = (libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as libc::c_int);
+    // SAFETY: descriptors are marked, not closed: whoever has them may use them until exec.
+    if unsafe { libc::close_range(FIRST as libc::c_uint, last, how) } != 0 {
+        // Before Linux 5.11, one by one.
+        for descriptor in FIRST..MOST {
+            // SAFETY: as before; a number that is no descriptor is refused.
+            unsafe { libc::fcntl(descriptor, libc::F_SETFD, libc::FD_CLOEXEC) };
+        }
+    }
+    Ok(())
+}
+
 /// Signals that were blocked, and are again when it goes.
 struct Mask(MaybeUninit<libc::sigset_t>);
 
@@ -148,5 +186,40 @@ mod tests {
             assert_ne!(inside & 1 << (signal - 1), 0, "signal {signal}");
         }
         assert_eq!(blocked("SigBlk:"), before);
+    }
+
+    #[test]
+    fn a_detached_process_has_a_session_of_its_own_and_inherits_nothing() {
+        let (kept, _other) = std::io::pipe().unwrap();
+        let number = std::os::fd::AsRawFd::as_raw_fd(&kept);
+        // SAFETY: the descriptor is ours; children are to inherit it.
+        assert_eq!(unsafe { libc::fcntl(number, libc::F_SETFD, 0) }, 0);
+        let script = format!(
+            "cut -d' ' -f6 /proc/$$/stat; echo $$; grep SigIgn /proc/$$/status; \
+             test -e /proc/$$/fd/{number} && echo inherited"
+        );
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]);
+        let ignore = || {
+            // SAFETY: no handler is set.
+            unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+            Ok(())
+        };
+        // SAFETY: a system call alone.
+        unsafe { command.pre_exec(ignore) };
+        let said = |command: &mut Command| {
+            let output = command.output().unwrap();
+            String::from_utf8(output.stdout).unwrap()
+        };
+        assert!(said(&mut command).contains("inherited"), "as it should be");
+        detach(&mut command);
+        let told = said(&mut command);
+        let [session, process, ignored] = told.lines().collect::<Vec<_>>()[..] else {
+            panic!("{told}")
+        };
+        assert_eq!(session, process);
+        let ignored = ignored.strip_prefix("SigIgn:").unwrap().trim();
+        let ignored = u64::from_str_radix(ignored, 16).unwrap();
+        assert_eq!(ignored >> (libc::SIGCHLD - 1) & 1, 0);
     }
 }

@@ -59,24 +59,37 @@ impl Hold {
             }
             Ok(None) | Err(_) => return Ok(None),
         };
-        let why = match Answer::parse(&buffer[..received.bytes]) {
-            Ok((_, Answer::Done(_))) => return Ok(Some(Self { socket })),
-            Ok((_, Answer::Refused(Refused { reason, .. }))) if reason == Reason::Ending => {
-                return Ok(None);
-            }
-            Ok((
-                _,
-                Answer::Refused(Refused { text, .. }) | Answer::Detached(Detached { text, .. }),
-            )) => text.as_str().into(),
-            _ => "it is of another version, or broken".into(),
-        };
-        Err(Down::Service { why }.into())
+        match Answer::parse(&buffer[..received.bytes]) {
+            Ok((_, answer)) => heard(&answer).map(|holds| holds.then_some(Self { socket })),
+            Err(_) => Err(broken()),
+        }
     }
 
     /// The process of the service, if it can be told from here.
     pub fn pid(&self) -> Option<u32> {
         peer(self.socket.as_fd()).ok()?.pid.map(Into::into)
     }
+}
+
+/// What a service answers: whether it is held, or ends.
+fn heard(answer: &Answer) -> Result<bool, Error> {
+    match answer {
+        Answer::Done(_) => Ok(true),
+        Answer::Refused(Refused {
+            reason: Reason::Ending,
+            ..
+        }) => Ok(false),
+        Answer::Refused(Refused { text, .. }) | Answer::Detached(Detached { text, .. }) => {
+            let why = text.as_str().into();
+            Err(Down::Service { why }.into())
+        }
+        _ => Err(broken()),
+    }
+}
+
+fn broken() -> Error {
+    let why = "it is of another version, or broken".into();
+    Down::Service { why }.into()
 }
 
 impl AsFd for Hold {

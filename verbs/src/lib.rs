@@ -9,13 +9,14 @@
 //! | `abi` | structures of the header, with their layout |
 //! | `answer` | results in the words of C, and the one table of error numbers |
 //! | `object` | what pointers of programs lead to |
-//! | `node` | the node of this program |
+//! | `node`, `complaint` | the node of this program; why it cannot be had |
 //! | `device`, `context` | devices and their opening |
 //! | `event_queue`, `unacked`, `registry` | events and who is told of them |
 //! | `query`, `gid`, `pd`, `mr`, `cq`, ... | verbs by object |
 //! | `outlet`, `completion` | completions on their way to the program |
 //! | `refused` | what is not offered |
 //! | `private` | what drivers of other hardware import, so that they load |
+//! | `note` | what tells this library from others |
 //!
 //! Functions that C calls have the contract of their manual page: pointers are those that this
 //! library gave, or lead to what the page says.
@@ -24,6 +25,7 @@ mod abi;
 mod ah;
 mod answer;
 mod channel;
+mod complaint;
 mod completion;
 mod context;
 mod cq;
@@ -36,6 +38,7 @@ mod marshal;
 mod mr;
 mod mw;
 mod node;
+mod note;
 mod object;
 mod outlet;
 mod pd;

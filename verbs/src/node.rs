@@ -4,8 +4,9 @@
 //! the IP address of a node inside the program, driven by threads of its own, on a UDP port.
 
 use crate::answer::{Errno, INVALID};
+use crate::complaint::{self, complain};
 use crate::registry::Registry;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
@@ -45,16 +46,21 @@ enum Place {
 /// # Errors
 /// EINVAL: what is set is no address.
 fn place() -> Result<Option<Place>, Errno> {
-    if let Some(socket) = std::env::var_os(SOCKET) {
+    // A variable that is empty counts as not set.
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    if let Some(socket) = set(SOCKET) {
         return Ok(Some(Place::Service(socket.into())));
     }
-    let inside = |address| parsed(address).map(Place::Inside);
-    std::env::var_os(ADDRESS).map(inside).transpose()
+    let inside = |address: OsString| parsed(&address).map(Place::Inside);
+    set(ADDRESS).map(inside).transpose()
 }
 
-fn parsed(address: OsString) -> Result<IpAddr, Errno> {
-    let address = address.to_str().ok_or(INVALID)?;
-    address.parse().map_err(|_| INVALID)
+fn parsed(address: &OsStr) -> Result<IpAddr, Errno> {
+    let text = address.to_string_lossy();
+    text.parse().map_err(|_| {
+        complain(&format!("{ADDRESS}: '{text}' is no IP address"));
+        INVALID
+    })
 }
 
 /// Whether the program is to see a device.
@@ -110,10 +116,13 @@ impl OpenNode {
             return Ok(node);
         }
         let node = match place()?.ok_or(Errno(libc::ENODEV))? {
-            Place::Service(socket) => Node::attach(socket)?,
+            Place::Service(socket) => {
+                Node::attach(socket).inspect_err(|error| complain(&complaint::of_service(error)))?
+            }
             Place::Inside(address) => {
                 let node = Node::builder().address(address).guid(guid_at(address));
-                node.build()?
+                node.build()
+                    .inspect_err(|error| complain(&complaint::of_node(error)))?
             }
         };
         let opened = Arc::new(Self::with(node)?);

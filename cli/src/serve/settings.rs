@@ -1,6 +1,7 @@
 //! What a service is started with: options of the command line, those of a file, and defaults.
 
 use crate::range::Range;
+use crate::socket;
 use crate::usage::wrong;
 use anyhow::{Context, Result};
 use clap::Args;
@@ -184,9 +185,12 @@ impl Settings {
             .map(|weight| (weight.uid, weight.weight))
             .collect();
         let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let socket = (flags.socket.clone().or(file.socket)).unwrap_or_else(|| SOCKET.into());
+        let socket = socket::absolute(&socket)
+            .map_err(|error| wrong(format!("--socket {}: {error}", socket.display())))?;
         Ok(Self {
+            socket,
             address: flags.address.or(file.address).unwrap_or(localhost),
-            socket: (flags.socket.clone().or(file.socket)).unwrap_or_else(|| SOCKET.into()),
             workers: flags.workers.or(file.workers).unwrap_or(1),
             connections: flags.connections.or(file.connections).unwrap_or(4),
             limits,

@@ -8,14 +8,20 @@ mod common;
 mod damage;
 mod decode;
 mod demo;
+mod detached;
+mod directory;
 mod endings;
 mod forged;
 mod formats;
+mod installing;
 mod interrupt;
+#[path = "../../../verbs/tests/programs/library.rs"]
+mod library;
 mod metrics;
 #[path = "../../../wire/tests/common/names.rs"]
 mod names;
 mod output;
+mod running;
 mod serve;
 mod serving;
 mod told;

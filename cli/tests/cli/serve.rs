@@ -1,6 +1,7 @@
 //! `trunkline serve` and `trunkline stat`, with programs attached that this process plays.
 
 use crate::common::address;
+use crate::directory::Directory;
 use crate::serving::{PATIENCE, finish, piped};
 use crate::{complaint, run, text, trunkline};
 use rustix::process::{Pid, Signal, kill_process};
@@ -8,43 +9,9 @@ use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
 use std::os::unix::net::UnixDatagram;
-use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use trunkline::{Access, Cq, Mr, Node, Qp, QpOptions, RecvWr, SendWr, Status};
-
-/// A directory of a test, which goes with it.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("trunkline-serve-test-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir(&path).unwrap();
-        Self(path)
-    }
-
-    fn file(&self, name: &str) -> String {
-        self.0.join(name).into_os_string().into_string().unwrap()
-    }
-
-    /// A file with this text.
-    fn written(&self, text: &str) -> String {
-        let path = self.file("config.toml");
-        std::fs::write(&path, text).unwrap();
-        path
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        // What is left of it is in a directory for such things.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 /// A service in a process of its own.
 struct Service {

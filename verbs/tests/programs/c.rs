@@ -1,6 +1,7 @@
 //! A program in C that was written for this: it asks for what the distribution's programs do not.
 
-use crate::pair::{Addresses, library};
+use crate::library::library;
+use crate::pair::Addresses;
 use std::path::Path;
 use std::process::Command;
 

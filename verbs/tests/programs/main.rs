@@ -7,9 +7,11 @@
 )]
 
 mod c;
+mod library;
 mod pair;
 
-use pair::{At, Pair, Services, alone};
+use pair::{At, Pair, Services, alone, both};
+use trunkline::Node;
 use trunkline_testkit::programs::PairEnded;
 
 /// Runs the program with these options as server and client; both have to end well.
@@ -30,6 +32,56 @@ fn the_device_is_listed_where_an_address_is_set() {
     );
     let none = alone("ibv_devices", At::Nowhere).unwrap();
     assert!(!none.contains("trunk0"), "{none}");
+}
+
+#[test]
+fn why_the_device_cannot_be_opened_is_said_once() {
+    let addresses = pair::Addresses::new();
+    let taken = Node::builder().address(addresses.server.parse().unwrap());
+    let _taken = taken.build().unwrap();
+    let long = format!("/tmp/{}", "x".repeat(200));
+    let process = format!("process {}", std::process::id());
+    for (at, parts) in [
+        (
+            At::Socket("/nowhere/socket"),
+            ["no service at /nowhere/socket", "trunkline run"],
+        ),
+        (At::Socket(&long), ["has 205 bytes", "at most 107"]),
+        (
+            At::Address(&addresses.server),
+            [&process, "TRUNKLINE_SOCKET"],
+        ),
+        (
+            At::Address("here"),
+            ["'here' is no IP address", "TRUNKLINE_ADDRESS"],
+        ),
+    ] {
+        // It asks for the GUID first, and opens the device then.
+        let Some([_, said]) = both("ibv_devinfo -v", at) else {
+            return;
+        };
+        let ours: Vec<_> = said
+            .lines()
+            .filter(|line| line.contains("Trunkline"))
+            .collect();
+        let [line] = ours[..] else {
+            panic!("{said}");
+        };
+        for part in parts {
+            assert!(line.contains(part), "no {part:?} in {line}");
+        }
+    }
+}
+
+#[test]
+fn a_variable_that_is_empty_counts_as_not_set() {
+    for at in [At::Socket(""), At::Address("")] {
+        let Some([listed, said]) = both("ibv_devices", at) else {
+            return;
+        };
+        assert!(!listed.contains("trunk0"), "{listed}");
+        assert!(!said.contains("Trunkline"), "{said}");
+    }
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Programs with the library: one, or two that talk to each other.
 
-use std::path::PathBuf;
+use crate::library::{is_there, library};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use trunkline::Node;
@@ -12,32 +12,6 @@ use trunkline_testkit::programs::{self, PairEnded, Program};
 
 /// What a pair may take before it counts as one that hangs.
 const PATIENCE: Duration = Duration::from_secs(90);
-
-/// The folder of the library, which is built once.
-pub(crate) fn library() -> &'static PathBuf {
-    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    FOLDER.get_or_init(|| {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut build = Command::new(cargo);
-        build.args([
-            "run",
-            "--quiet",
-            "--package",
-            "xtask",
-            "--",
-            "verbs",
-            "--profile",
-            "dev",
-        ]);
-        let built = build.output().unwrap();
-        assert!(
-            built.status.success(),
-            "{}",
-            String::from_utf8_lossy(&built.stderr)
-        );
-        PathBuf::from(String::from_utf8(built.stdout).unwrap().trim_end())
-    })
-}
 
 /// Two addresses and a TCP port that nobody else on this machine has.
 pub(crate) struct Addresses {
@@ -112,22 +86,19 @@ fn command(line: &str, at: At<'_>) -> Command {
     command
 }
 
-/// Whether there is the program; says so if not.
-fn is_there(program: &str) -> bool {
-    let found = programs::is_installed(program);
-    if !found {
-        eprintln!("SKIPPED: {program} is not installed");
-    }
-    found
-}
-
 /// What a program prints that ends by itself; `None`: it is not installed.
 pub(crate) fn alone(line: &str, at: At<'_>) -> Option<String> {
+    let [printed, _] = both(line, at)?;
+    Some(printed)
+}
+
+/// The same, and what it says on standard error.
+pub(crate) fn both(line: &str, at: At<'_>) -> Option<[String; 2]> {
     if !is_there(line.split_whitespace().next()?) {
         return None;
     }
     let output = command(line, at).output().unwrap();
-    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+    Some([output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()))
 }
 
 /// Server and client of one program.

@@ -1,0 +1,227 @@
+//! `trunkline run`: a program that was built for libibverbs, on a service.
+
+mod service;
+
+use super::interrupt::Interrupt;
+use super::serve::LINGER;
+use super::{environment, library, log, socket};
+use crate::usage::wrong;
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use rustix::io::{FdFlags, fcntl_setfd};
+use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+use trunkline::service::Hold;
+
+/// Says where the service is, here and to the library.
+const SOCKET: &str = "TRUNKLINE_SOCKET";
+/// Says which address a service is to have.
+const ADDRESS: &str = "TRUNKLINE_ADDRESS";
+/// Where the system looks for libraries first.
+const LIBRARIES: &str = "LD_LIBRARY_PATH";
+
+/// Options of `trunkline run`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "The program attaches to the service at --socket; else to this user's own at \
+    --address; else to that at TRUNKLINE_SOCKET; else to this user's own at TRUNKLINE_ADDRESS, or \
+    at the default address. A service of the user's own is started where none runs in this \
+    network namespace, and ends after its last program. The library is that of --library; else \
+    of TRUNKLINE_LIBRARY; else the one beside this program, in its installation, or built by \
+    `cargo xtask verbs`. The exit code is the program's, 127 if it is not found, and 126 if it \
+    cannot be run."
+)]
+pub(crate) struct RunArgs {
+    /// Address of the user's own service [default: the one with which packets leave by the default
+    /// route, else 127.0.0.1].
+    #[arg(long, value_name = "IP")]
+    address: Option<IpAddr>,
+    /// Socket of a service that runs; one that begins with @ is a name without a file.
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["address", "linger"])]
+    socket: Option<PathBuf>,
+    /// File of the library, which is called libibverbs.so.1.
+    #[arg(long, value_name = "FILE")]
+    library: Option<PathBuf>,
+    #[arg(long, value_name = "SECS", default_value = "3")]
+    #[arg(value_parser = LINGER.seconds(), allow_negative_numbers = true)]
+    #[arg(help = LINGER.help("How long a service that this starts outlives its programs", ""))]
+    linger: Duration,
+    /// The program and its arguments.
+    #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
+    program: Vec<OsString>,
+}
+
+/// The program was not started.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot start {program}: {why}")]
+pub(crate) struct NotStarted {
+    program: String,
+    why: std::io::Error,
+}
+
+impl NotStarted {
+    /// What shells say: 127 of a program that is not found, 126 of others.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self.why.kind() {
+            ErrorKind::NotFound => 127,
+            _ => 126,
+        }
+    }
+}
+
+/// Where the program finds its service.
+#[derive(Debug, Eq, PartialEq)]
+enum Place {
+    /// One that somebody has started.
+    Given(PathBuf),
+    /// The user's own.
+    Own(IpAddr),
+}
+
+/// Becomes the program. It returns only where that fails.
+///
+/// # Errors
+/// There is no library or no service, or the program cannot be started.
+pub(crate) fn run(args: &RunArgs, level: Option<log::Level>, interrupt: &Interrupt) -> Result<()> {
+    let library = library::find(args.library.as_deref())?;
+    let libraries = search_path(&library, environment::get(LIBRARIES).as_deref())?;
+    let set = [SOCKET, ADDRESS].map(environment::get);
+    let (at, hold) = match place(args, set)? {
+        Place::Given(path) => given(&path)?,
+        Place::Own(address) => service::hold(address, args.linger, level)?,
+    };
+    interrupt.check()?;
+    // The program holds the service from here on, until it has attached and beyond.
+    fcntl_setfd(hold.as_fd(), FdFlags::empty())?;
+    let [program, arguments @ ..] = &args.program[..] else {
+        return Err(wrong("no program is given"));
+    };
+    let why = Command::new(program)
+        .args(arguments)
+        .env(LIBRARIES, libraries)
+        .env(SOCKET, at)
+        .exec();
+    let program = program.to_string_lossy().into_owned();
+    Err(NotStarted { program, why }.into())
+}
+
+/// Which service is meant, where the variables for its socket and its address have these values.
+fn place(args: &RunArgs, set: [Option<OsString>; 2]) -> Result<Place> {
+    let [socket, address] = set;
+    if let Some(socket) = &args.socket {
+        return Ok(Place::Given(socket.clone()));
+    }
+    if let Some(address) = args.address {
+        return Ok(Place::Own(address));
+    }
+    if let Some(socket) = socket {
+        return Ok(Place::Given(socket.into()));
+    }
+    let Some(address) = address else {
+        return Ok(Place::Own(service::default_address()));
+    };
+    let text = address.to_string_lossy();
+    let parsed = text.parse().map(Place::Own);
+    parsed.map_err(|_| wrong(format!("{ADDRESS}: '{text}' is no IP address")))
+}
+
+/// Holds the service at a socket.
+fn given(path: &Path) -> Result<(PathBuf, Hold)> {
+    let shown = path.display();
+    let path = socket::absolute(path).with_context(|| format!("'{shown}' is no socket"))?;
+    let hold = Hold::take(&path)?;
+    let hold =
+        hold.with_context(|| format!("no service at {shown}: start one (trunkline serve)"))?;
+    Ok((path, hold))
+}
+
+/// The folders that the system is to look for libraries in: that of `library` first.
+fn search_path(library: &Path, before: Option<&OsStr>) -> Result<OsString> {
+    let folder = library.parent().unwrap_or(Path::new("/"));
+    ensure!(
+        !folder
+            .as_os_str()
+            .as_bytes()
+            .iter()
+            .any(|byte| b":;".contains(byte)),
+        "{} cannot be in {LIBRARIES}: a colon or semicolon ends a folder there",
+        folder.display()
+    );
+    let mut path = folder.as_os_str().to_owned();
+    if let Some(before) = before {
+        path.push(":");
+        path.push(before);
+    }
+    Ok(path)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: RunArgs,
+    }
+
+    fn args(words: &[&str]) -> RunArgs {
+        let all = [&["run"], words].concat();
+        Line::try_parse_from(all).unwrap().args
+    }
+
+    #[test]
+    fn what_follows_the_program_is_the_programs() {
+        let line = [
+            "--linger",
+            "1",
+            "ib_write_bw",
+            "-d",
+            "trunk0",
+            "--address",
+            "x",
+        ];
+        assert_eq!(args(&line).program, line[2..]);
+        assert_eq!(
+            args(&["--", "-odd", "--socket"]).program,
+            ["-odd", "--socket"]
+        );
+        assert!(Line::try_parse_from(["run", "--frobnicate", "true"]).is_err());
+        assert!(Line::try_parse_from(["run"]).is_err());
+    }
+
+    #[test]
+    fn the_command_line_goes_before_the_environment_and_sockets_before_addresses() {
+        let set = |text: &str| Some(OsString::from(text));
+        let (socket, address) = (set("@there"), set("127.0.0.9"));
+        let of = |words: &[&str], set| place(&args(&[words, &["true"]].concat()), set).unwrap();
+        let both = [socket, address.clone()];
+        let given = |at: &str| Place::Given(at.into());
+        let own = |at: &str| Place::Own(at.parse().unwrap());
+        assert_eq!(of(&["--socket", "@here"], both.clone()), given("@here"));
+        assert_eq!(of(&["--address", "::1"], both.clone()), own("::1"));
+        assert_eq!(of(&[], both), given("@there"));
+        assert_eq!(of(&[], [None, address]), own("127.0.0.9"));
+        let default = Place::Own(service::default_address());
+        assert_eq!(of(&[], [None, None]), default);
+        assert!(place(&args(&["true"]), [None, set("here")]).is_err());
+    }
+
+    #[test]
+    fn the_library_is_looked_for_first() {
+        let library = Path::new("/a b/libibverbs.so.1");
+        assert_eq!(search_path(library, None).unwrap(), "/a b");
+        let before = Some(OsStr::new("/c"));
+        assert_eq!(search_path(library, before).unwrap(), "/a b:/c");
+        assert!(search_path(Path::new("/a:b/libibverbs.so.1"), None).is_err());
+    }
+}

@@ -1,0 +1,112 @@
+//! A service that runs on when the command that started it has ended.
+
+use super::NOTIFY_SOCKET;
+use crate::output;
+use crate::runtime::{self, try_lock};
+use crate::socket;
+use anyhow::{Context, Result, anyhow, bail};
+use rustix::fs::OFlags;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use trunkline::service::Hold;
+use trunkline_dataplane::process::detach;
+
+/// The option that tells the process that it is the one which runs on.
+pub(super) const DETACHED: &str = "detached";
+/// How long a service that is ending has for it.
+const ENDING: Duration = Duration::from_secs(5);
+/// How often its end is looked for.
+const LOOK: Duration = Duration::from_millis(10);
+/// Most bytes of a log that are searched for why a service did not start.
+const MOST: u64 = 64 << 10;
+
+/// Starts this command once more, detached, and waits until programs can attach at `socket`.
+///
+/// # Errors
+/// Somebody serves there, or the service did not start: what it says.
+pub(super) fn start(socket: &Path) -> Result<()> {
+    let path = log_of(socket)?;
+    let mut log = open(&path).with_context(|| format!("cannot open {}", path.display()))?;
+    own(&log, socket, &path)?;
+    let begin = log.seek(SeekFrom::End(0))?;
+    let program = std::env::current_exe().context("cannot tell which program this is")?;
+    let mut command = Command::new(program);
+    command
+        .args(std::env::args_os().skip(1))
+        .arg(format!("--{DETACHED}"));
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    command.stderr(log.try_clone()?);
+    // Who started this waits for it, and not for a word to the manager of services.
+    command.env_remove(NOTIFY_SOCKET);
+    detach(&mut command);
+    let mut child = command.spawn().context("cannot start a process")?;
+    let mut line = String::new();
+    if let Some(told) = child.stdout.take() {
+        BufReader::new(told).read_line(&mut line)?;
+    }
+    if line.is_empty() {
+        return Err(why(&mut log, begin, &path));
+    }
+    let mut out = output::out();
+    out.write_all(line.as_bytes())?;
+    Ok(out.flush()?)
+}
+
+/// The log of a service: beside its socket, or in the user's folder if that has no file.
+fn log_of(socket: &Path) -> Result<PathBuf> {
+    let mut path = match socket::file(socket.as_os_str()) {
+        Ok(file) => file.as_os_str().to_owned(),
+        Err(name) => {
+            let name = String::from_utf8_lossy(name).replace('/', "-");
+            runtime::folder()?.join(name).into_os_string()
+        }
+    };
+    path.push(".log");
+    Ok(path.into())
+}
+
+fn open(path: &Path) -> std::io::Result<File> {
+    let mut options = File::options();
+    options.read(true).append(true).create(true).mode(0o600);
+    // What has that name in a folder that others can write to is not followed, nor waited for.
+    options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
+    options.open(path)
+}
+
+/// Takes the lock of the log, which a detached service has as long as it lives. One that is ending
+/// has it for a moment longer than its socket.
+fn own(log: &File, socket: &Path, path: &Path) -> Result<()> {
+    let end = Instant::now() + ENDING;
+    while !try_lock(log)? {
+        let (at, log) = (socket.display(), path.display());
+        if let Some(pid) = Hold::take(socket)?.and_then(|hold| hold.pid()) {
+            bail!("cannot serve at {at}: {at} is taken: process {pid} serves there");
+        }
+        if Instant::now() > end {
+            bail!("cannot serve at {at}: another service has its log {log}, and does not end");
+        }
+        std::thread::sleep(LOOK);
+    }
+    Ok(())
+}
+
+/// What a service said that did not start: its last words.
+fn why(log: &mut File, begin: u64, path: &Path) -> anyhow::Error {
+    let mut said = Vec::new();
+    let read = log
+        .seek(SeekFrom::Start(begin))
+        .and_then(|_| log.take(MOST).read_to_end(&mut said));
+    let text = String::from_utf8_lossy(&said);
+    let last = text.lines().rev().find(|line| !line.trim().is_empty());
+    match (read, last) {
+        (Ok(_), Some(line)) => {
+            let line = line.strip_prefix("trunkline: ").unwrap_or(line);
+            anyhow!("{line}")
+        }
+        _ => anyhow!("the service ended before it began: see {}", path.display()),
+    }
+}

@@ -1,0 +1,71 @@
+//! `trunkline serve --detach` and `--end-when-idle`, and the place of a service's socket.
+
+use crate::running::User;
+use crate::{complaint, text, trunkline};
+use rustix::process::{Signal, kill_process};
+use std::path::Path;
+use std::process::Output;
+use trunkline::Node;
+
+fn serve(user: &User, socket: &str, words: &[&str]) -> Output {
+    let address = user.address.to_string();
+    let options = ["serve", "--address", &address, "--socket", socket];
+    let mut command = trunkline(&[&options[..], words].concat());
+    user.known_to(&mut command);
+    command.current_dir(&user.folder.0).output().unwrap()
+}
+
+#[test]
+fn a_detached_service_serves_when_the_command_has_ended() {
+    let user = User::new();
+    let socket = user.folder.file("socket");
+    // A path that is relative is so to the folder of the command.
+    let output = serve(&user, "socket", &["--detach"]);
+    let expected = format!("serving {} at {socket}\n", user.address);
+    assert_eq!(text(&output.stdout), expected, "{}", text(&output.stderr));
+    let service = user.service();
+    let program = Node::attach(&socket).unwrap();
+    let says = complaint(&serve(&user, &socket, &["--detach"]), 1);
+    let taken = format!("{socket} is taken: process {service} serves there");
+    assert!(says.ends_with(&taken), "{says}");
+    kill_process(service, Signal::TERM).unwrap();
+    user.wait_for_end();
+    assert!(!Path::new(&socket).exists());
+    drop(program);
+    let output = serve(&user, &socket, &["--detach"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_service_without_programs_ends_when_it_is_to() {
+    let user = User::new();
+    let socket = user.folder.file("socket");
+    let output = serve(&user, &socket, &["--detach", "--end-when-idle", "0.2"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let program = Node::attach(&socket).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    assert_eq!(user.services().len(), 1, "a program is attached");
+    drop(program);
+    user.wait_for_end();
+    assert!(!Path::new(&socket).exists());
+}
+
+#[test]
+fn why_a_detached_service_did_not_start_is_told() {
+    let user = User::new();
+    let (file, log) = (user.folder.file("file"), user.folder.file("file.log"));
+    std::fs::write(&file, "precious").unwrap();
+    for words in [&["--detach"][..], &[]] {
+        let says = complaint(&serve(&user, &file, words), 1);
+        assert!(
+            says.starts_with(&format!("cannot serve at {file}: ")),
+            "{says}"
+        );
+        assert!(says.ends_with("no socket: it is left as it is"), "{says}");
+    }
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
+    assert!(std::fs::read_to_string(&log).unwrap().contains("no socket"));
+    let long = user.folder.file(&"x".repeat(120));
+    let says = complaint(&serve(&user, &long, &["--detach"]), 1);
+    assert!(says.contains("the path of a socket at most 107"), "{says}");
+}

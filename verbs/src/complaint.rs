@@ -1,0 +1,61 @@
+//! Why the device cannot be opened, on standard error: programs show an error number at most.
+
+use std::io::Write;
+use std::sync::{Mutex, PoisonError};
+use trunkline::{Error, UdpOpenError};
+
+/// What was said last. Programs try again, and the same is not said twice.
+static SAID: Mutex<String> = Mutex::new(String::new());
+
+/// Says why the device cannot be opened.
+pub(crate) fn complain(why: &str) {
+    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    if *said != why {
+        // Where nobody listens there is nobody to tell.
+        let _ = writeln!(std::io::stderr(), "{}", line(why));
+        why.clone_into(&mut said);
+    }
+}
+
+fn line(why: &str) -> String {
+    let plain = |c: char| if c.is_control() { ' ' } else { c };
+    let why: String = why.chars().map(plain).collect();
+    format!("libibverbs (Trunkline): trunk0 cannot be opened: {why}")
+}
+
+/// What an error of a node inside the program means for its user.
+pub(crate) fn of_node(error: &Error) -> String {
+    match error {
+        Error::Open(UdpOpenError::InUse { .. }) => format!(
+            "{error}; if that is a service, name its socket in TRUNKLINE_SOCKET, or set another \
+             address in TRUNKLINE_ADDRESS"
+        ),
+        _ => error.to_string(),
+    }
+}
+
+/// What an error of attaching to a service means for its user.
+pub(crate) fn of_service(error: &Error) -> String {
+    match error {
+        Error::System { source, .. }
+            if matches!(
+                source.kind(),
+                std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused
+            ) =>
+        {
+            format!("{error}; start one (trunkline serve), or the program with trunkline run")
+        }
+        _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_is_one_line() {
+        let expected = "libibverbs (Trunkline): trunk0 cannot be opened: no  way";
+        assert_eq!(line("no\n\x1bway"), expected);
+    }
+}
