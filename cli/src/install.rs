@@ -123,7 +123,8 @@ fn prefix(given: &Path) -> Result<PathBuf> {
     let text = prefix.to_str().unwrap_or(":");
     match text.contains(|c: char| c.is_control() || SPECIAL.contains(&c)) {
         true => Err(wrong(format!(
-            "--prefix {shown}: systemd and the loader of libraries take no path with such characters"
+            "--prefix {shown}: a path for systemd and for the loader of libraries has none of {}",
+            String::from_iter(SPECIAL)
         ))),
         false => Ok(prefix),
     }

@@ -9,10 +9,14 @@ use serde::Serialize;
 use std::io::{self, IsTerminal, Write, stdout};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
-use trunkline::status::{self, Status};
+use trunkline::status::{self, Status, StatusError};
 
 /// How long a node has to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+/// Nodes of which more than the address is told where one has to be chosen, and how long each has
+/// to say what it is.
+const TOLD: usize = 64;
+const TOLD_WITHIN: Duration = Duration::from_millis(100);
 /// How often Ctrl-C is looked for.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -102,12 +106,29 @@ fn only_node() -> Result<IpAddr> {
         [] => bail!("no node that can be watched runs on this host"),
         [address] => Ok(address),
         _ => {
-            let names: Vec<_> = nodes.iter().map(ToString::to_string).collect();
+            let (told, rest) = nodes.split_at(nodes.len().min(TOLD));
+            let told = told.iter().copied().map(described);
+            let all: Vec<_> = told.chain(rest.iter().map(ToString::to_string)).collect();
             bail!(
                 "several nodes run on this host, name one: {}",
-                names.join(", ")
+                all.join(", ")
             )
         }
+    }
+}
+
+/// An address, and whose node is there.
+fn described(address: IpAddr) -> String {
+    match status::ask(address, TOLD_WITHIN) {
+        Ok(status) => match status.service {
+            Some(service) => format!(
+                "{address} (service at {}, {} programs)",
+                service.socket, service.client_count
+            ),
+            None => format!("{address} (process {})", status.pid),
+        },
+        Err(StatusError::OtherUser { uid, .. }) => format!("{address} (of user {uid})"),
+        Err(_) => format!("{address} (it does not answer)"),
     }
 }
 

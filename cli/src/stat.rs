@@ -135,6 +135,7 @@ impl Stat {
 }
 
 fn print_service(service: &ServiceStatus, out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "service at {}", service.socket)?;
     writeln!(
         out,
         "{} programs with {} QPs; {} parted with for violations",

@@ -5,7 +5,7 @@ use crate::runtime::{self, try_lock};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::ValueEnum;
 use rustix::fs::Mode;
-use rustix::process::umask;
+use rustix::process::{geteuid, umask};
 use std::fs::File;
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -150,17 +150,24 @@ fn start(
 fn remedy(address: IpAddr) -> String {
     match status::ask(address, ANSWER_WITHIN) {
         Ok(node) => match node.service {
-            Some(service) => format!(
+            // A program hands its memory to its service: only to root's, or the user's own.
+            Some(service) if is_trusted(node.pid) => format!(
                 ", or attach to the service there with --socket {}",
                 service.socket
             ),
-            None => String::new(),
+            Some(_) | None => String::new(),
         },
         Err(StatusError::OtherUser { uid, .. }) => {
             format!(", or attach to the service there, if user {uid} has one, with --socket")
         }
         Err(_) => String::new(),
     }
+}
+
+/// Whether a process is this user's or root's.
+fn is_trusted(pid: u32) -> bool {
+    let found = std::fs::metadata(format!("/proc/{pid}"));
+    found.is_ok_and(|found| [0, geteuid().as_raw()].contains(&found.uid()))
 }
 
 #[cfg(test)]

@@ -120,6 +120,7 @@ fn programs_of_two_services_talk_and_stat_shows_them() {
     assert_eq!(seen["pid"], Value::from(near.child.id()));
     let service = &seen["service"];
     assert_eq!(service["client_count"], Value::from(1));
+    assert_eq!(service["socket"], Value::from(path.as_str()));
     assert_eq!(service["violations"], Value::from(0));
     let client = &service["clients"][0];
     assert_eq!(client["pid"], Value::from(std::process::id()));
@@ -138,12 +139,16 @@ fn programs_of_two_services_talk_and_stat_shows_them() {
     assert!(seen["cm"]["handshakes"]["established"].as_u64().unwrap() > 0);
     let table = text(&run(&["stat", &near.address.to_string(), "--once"]).stdout);
     for part in [
+        &format!("service at {path}"),
         "1 programs with 1 QPs",
         "shared connections to 1 peers",
         "slowest steps",
     ] {
         assert!(table.contains(part), "{part}: {table}");
     }
+    let which = complaint(&run(&["stat", "--once"]), 1);
+    let named = format!("{} (service at {path}, 1 programs)", near.address);
+    assert!(which.contains(&named), "{which}");
 }
 
 #[test]
