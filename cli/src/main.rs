@@ -59,7 +59,7 @@ enum Command {
     Serve(serve::ServeArgs),
     /// Run a program that was built for libibverbs, on a service that is started if none runs.
     Run(run::RunArgs),
-    /// Install this command, the library for such programs, and a unit for systemd.
+    /// Install this command, the library for verbs programs, and a unit for systemd.
     Install(install::InstallArgs),
     /// Print the RoCEv2, CM and Trunkline packets of a capture (pcap or pcapng).
     Decode(decode::DecodeArgs),

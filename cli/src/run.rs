@@ -33,10 +33,10 @@ const LIBRARIES: &str = "LD_LIBRARY_PATH";
     after_help = "The program attaches to the service at --socket; else to this user's own at \
     --address; else to that at TRUNKLINE_SOCKET; else to this user's own at TRUNKLINE_ADDRESS, or \
     at the default address. A service of the user's own is started where none runs in this \
-    network namespace, and ends after its last program. The library is that of --library; else \
-    of TRUNKLINE_LIBRARY; else the one beside this program, in its installation, or built by \
-    `cargo xtask verbs`. The exit code is the program's, 127 if it is not found, and 126 if it \
-    cannot be run."
+    network namespace, with its log (--log) beside its socket, and ends after its last program. \
+    The library is that of --library; else of TRUNKLINE_LIBRARY; else the one beside this \
+    command, in its installation, or built by `cargo xtask verbs`. The exit code is the \
+    program's, 127 if it is not found, and 126 if it cannot be run."
 )]
 pub(crate) struct RunArgs {
     /// Address of the user's own service [default: the one with which packets leave by the default

@@ -235,6 +235,25 @@ fn a_service_takes_nothing_of_whoever_started_it() {
 }
 
 #[test]
+#[ignore = "needs root and network namespaces"]
+fn each_network_namespace_has_a_service_of_its_own() {
+    let user = User::new();
+    for count in 1..=3 {
+        let output = user.run_by("unshare --net sh -c 'ip link set lo up && exec $RUN true'");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert_eq!(user.services().len(), count);
+    }
+    for _ in 0..2 {
+        assert!(user.run_by("exec $RUN true").status.success());
+        assert_eq!(
+            user.services().len(),
+            4,
+            "one here, for all that start here"
+        );
+    }
+}
+
+#[test]
 fn a_service_that_is_stopped_is_given_up() {
     let user = User::new();
     assert!(user.run("60", &["true"]).status.success());
