@@ -76,6 +76,9 @@ pub(super) fn hold(
 ) -> Result<(PathBuf, Hold)> {
     let _private = Private::begin();
     let socket = socket_of(address)?;
+    if let Some(hold) = Hold::take(&socket)? {
+        return Ok((socket, hold));
+    }
     // Of those that start it at the same time one does, and the others find it.
     let _turn = turn(&socket)?;
     for _ in 0..TRIES {
