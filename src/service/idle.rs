@@ -8,7 +8,8 @@ const FIRST: Duration = Duration::from_secs(10);
 /// Since when nobody uses a service.
 #[derive(Debug)]
 pub(super) struct Idle {
-    since: Instant,
+    /// `None`: somebody did when it was asked last.
+    since: Option<Instant>,
     /// What it waits at least.
     least: Duration,
 }
@@ -16,7 +17,7 @@ pub(super) struct Idle {
 impl Idle {
     pub(super) const fn begin(now: Instant) -> Self {
         Self {
-            since: now,
+            since: Some(now),
             least: FIRST,
         }
     }
@@ -30,11 +31,12 @@ impl Idle {
         now: Instant,
     ) -> Option<Duration> {
         if is_used {
-            (self.since, self.least) = (now, Duration::ZERO);
+            (self.since, self.least) = (None, Duration::ZERO);
             return None;
         }
+        let since = *self.since.get_or_insert(now);
         let end = after.max(self.least);
-        Some(end.saturating_sub(now.saturating_duration_since(self.since)))
+        Some(end.saturating_sub(now.saturating_duration_since(since)))
     }
 }
 
@@ -49,9 +51,10 @@ mod tests {
         let begin = Instant::now();
         let mut idle = Idle::begin(begin);
         assert_eq!(idle.left(SECOND, true, begin + 5 * SECOND), None);
-        let left = idle.left(SECOND, false, begin + 5 * SECOND);
+        // Nobody asks while a program is there that does nothing.
+        let left = idle.left(SECOND, false, begin + 3600 * SECOND);
         assert_eq!(left, Some(SECOND));
-        let left = idle.left(SECOND, false, begin + 7 * SECOND);
+        let left = idle.left(SECOND, false, begin + 3602 * SECOND);
         assert_eq!(left, Some(Duration::ZERO));
     }
 
