@@ -110,8 +110,8 @@ fn state(qps: u64, connections: u64) -> Result<String> {
     // The model has a QP from each process to each of the other node.
     let rc = qps * rc / u64::from(PROGRAMS).pow(2);
     Ok(format!(
-        "State of a node (`trunkline-sim state`): {} bytes for QPs and {} for connections; with RC, \
-         by its published model, {rc}.",
+        "State of a node (`trunkline-sim state`): {} bytes for QPs and {} for connections; with \
+         RC, by its published model, {rc}.",
         qps * per_qp,
         connections * per_peer
     ))
