@@ -5,11 +5,14 @@
 //! | [`captures`] | recorded traffic of real peers |
 //! | [`programs`] | programs that tests start, and how they end |
 //! | [`Rng`] | numbers drawn from a seed |
+//! | [`SilentFile`] | a file whose pages do not come |
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod captures;
 pub mod programs;
 mod rng;
+mod silent_file;
 
 pub use rng::Rng;
+pub use silent_file::SilentFile;
