@@ -10,10 +10,11 @@
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use std::fs::OpenOptions;
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::Duration;
 use trunkline_conn::mem::RegionMemory;
 use trunkline_dataplane::copy::{Bounds, Copier};
-use trunkline_dataplane::{ProcessMemory, Region};
+use trunkline_dataplane::{Patience, ProcessMemory, Region};
 use trunkline_wire::Crc;
 
 /// Copies `data` to `out` block by block with `copy`, which carries the sum along.
@@ -101,7 +102,7 @@ fn copies(c: &mut Criterion) {
 }
 
 /// The same bytes in memory of this process, as a node inside the program reaches them, and by
-/// `/proc/self/mem`, as a service reaches a program's.
+/// `/proc/self/mem`, as a service reaches a program's: by itself, and by a thread of the memory's.
 fn processes(c: &mut Criterion) {
     const BYTES: usize = 1 << 20;
     let direct = Region::allocate(BYTES).expect("memory");
@@ -110,6 +111,11 @@ fn processes(c: &mut Criterion) {
     let file = file.expect("proc");
     let memory = ProcessMemory::new(file.into()).expect("a file of proc");
     let by_proc = memory.region(direct.addr(), BYTES).expect("a range");
+    let file = options.open("/proc/self/mem").expect("proc");
+    let patience = Arc::new(Patience::new());
+    let apart = ProcessMemory::with_patience(file.into(), patience, || {});
+    let apart = apart.expect("a file of proc");
+    let by_thread = apart.region(direct.addr(), BYTES).expect("a range");
     for length in [64, 1024, 4096, 64 << 10] {
         let mut group = c.benchmark_group(format!("process-{length}B"));
         group.throughput(Throughput::Bytes(length as u64));
@@ -121,9 +127,15 @@ fn processes(c: &mut Criterion) {
         group.bench_function("out-by-proc", |b| {
             b.iter(|| RegionMemory::copy_out(&by_proc, 0, &mut out, None));
         });
+        group.bench_function("out-by-thread", |b| {
+            b.iter(|| RegionMemory::copy_out(&by_thread, 0, &mut out, None));
+        });
         group.bench_function("in", |b| b.iter(|| direct.copy_in(0, &out, None)));
         group.bench_function("in-by-proc", |b| {
             b.iter(|| RegionMemory::copy_in(&by_proc, 0, &out, None));
+        });
+        group.bench_function("in-by-thread", |b| {
+            b.iter(|| RegionMemory::copy_in(&by_thread, 0, &out, None));
         });
         let mut sum = Crc::resume(0);
         group.bench_function("out-sum", |b| {

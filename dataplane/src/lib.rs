@@ -41,7 +41,7 @@ pub use port::{
     Arrival, Capabilities, Identification, LinkState, Port, PortCounters, PortError, PortEvent,
     Quoted,
 };
-pub use process_memory::{ProcessMemory, ProcessRegion};
+pub use process_memory::{Patience, ProcessMemory, ProcessRegion};
 pub use region::Region;
 pub use routes::{KernelRoutes, Neighbour, NextHop, RouteError, Routes};
 pub use udp::{InterfaceName, UdpConfig, UdpOpenError, UdpPort};
