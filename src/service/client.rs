@@ -68,6 +68,14 @@ pub(super) struct Belongings {
     pub(super) pieces: Pieces,
 }
 
+/// What a program of that user leaves: it is dropped in steps.
+#[derive(Debug)]
+pub(super) struct Estate {
+    pub(super) uid: u32,
+    pub(super) memory: Option<ProcessMemory>,
+    pub(super) belongings: Belongings,
+}
+
 impl Client {
     /// # Errors
     /// No descriptor is left for its events: gives the socket back, which is to be closed.
@@ -134,11 +142,16 @@ impl Client {
 
     /// What it leaves: what may be busy with its descriptors still, and its belongings. Its socket
     /// and its events are among what is to be closed.
-    pub(super) fn into_parts(self) -> (Option<JoinHandle<()>>, Closer, Belongings) {
+    pub(super) fn into_parts(self) -> (Option<JoinHandle<()>>, Closer, Estate) {
         let mut belongings = self.belongings;
         belongings.graves.bury(self.events.into_fds());
         belongings.graves.bury([self.socket]);
-        (self.judge, self.closer, belongings)
+        let estate = Estate {
+            uid: self.peer.uid,
+            memory: self.memory,
+            belongings,
+        };
+        (self.judge, self.closer, estate)
     }
 
     pub(super) fn status(&self) -> ClientStatus {

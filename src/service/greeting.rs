@@ -2,6 +2,7 @@
 
 use super::client::{Client, Stage};
 use super::limits::Limits;
+use super::trust::{Patiences, Trusted};
 use crate::node::Node;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -74,6 +75,14 @@ pub(super) fn welcome(node: &Node, limits: &Limits) -> Answer {
     .into()
 }
 
+/// What other threads tell that of the service.
+pub(super) enum Told {
+    /// What was found out about a descriptor.
+    Judged(Judged),
+    /// The memory of a program, by its token, blocked for longer than anybody waits.
+    TooSlow(u64),
+}
+
 /// What was found out about a descriptor: the program that sent it, the number of its request, and
 /// its memory.
 pub(super) struct Judged {
@@ -88,45 +97,60 @@ pub(super) struct Judged {
 #[derive(Debug)]
 pub(super) struct Judges {
     wake: Arc<OwnedFd>,
-    sender: Sender<Judged>,
-    judged: Receiver<Judged>,
+    sender: Sender<Told>,
+    told: Receiver<Told>,
+    patiences: Patiences,
 }
 
 impl Judges {
-    /// `wake` is raised when something was found out.
+    /// `wake` is raised when there is something to hear.
     pub(super) fn new(wake: Arc<OwnedFd>) -> Self {
-        let (sender, judged) = channel();
+        let (sender, told) = channel();
         Self {
             wake,
             sender,
-            judged,
+            told,
+            patiences: Patiences::default(),
         }
     }
 
-    /// Has a descriptor judged; it is closed there if it is not what it should be.
+    /// Has a descriptor judged; it is closed there if it is not what it should be. Workers reach
+    /// the memory by themselves if its user is one of the `trusted`.
     ///
     /// # Errors
     /// The system has no thread for it: the program is to be turned away.
     pub(super) fn judge(
-        &self,
+        &mut self,
         client: &mut Client,
         (token, number): (u64, u32),
         descriptor: OwnedFd,
+        trusted: Trusted,
     ) -> Result<(), TurnedAway> {
+        let (uid, own) = (client.peer.uid, rustix::process::geteuid().as_raw());
+        let patience = (!trusted.includes(uid, own)).then(|| self.patiences.with(uid));
         let (sender, wake) = (self.sender.clone(), Arc::clone(&self.wake));
+        let tell = move |told| {
+            // The service may have ended.
+            let _ = sender.send(told);
+            let _ = rustix::io::write(&*wake, &1u64.to_ne_bytes());
+        };
         let thread = std::thread::Builder::new()
             .name("trunkline-judge".into())
             .stack_size(STACK);
         let judge = move || {
-            let memory = ProcessMemory::new(descriptor).map_err(|error| error.to_string());
-            let judged = Judged {
+            let memory = match patience {
+                None => ProcessMemory::new(descriptor),
+                Some(patience) => {
+                    let tell = tell.clone();
+                    let on_slow = move || tell(Told::TooSlow(token));
+                    ProcessMemory::with_patience(descriptor, patience, on_slow)
+                }
+            };
+            tell(Told::Judged(Judged {
                 token,
                 number,
-                memory,
-            };
-            // The service may have ended.
-            let _ = sender.send(judged);
-            let _ = rustix::io::write(&*wake, &1u64.to_ne_bytes());
+                memory: memory.map_err(|error| error.to_string()),
+            }));
         };
         match trunkline_dataplane::process::with_signals_blocked(|| thread.spawn(judge)) {
             Ok(thread) => {
@@ -138,8 +162,8 @@ impl Judges {
         }
     }
 
-    /// The next thing that was found out.
-    pub(super) fn next(&self) -> Option<Judged> {
-        self.judged.try_recv().ok()
+    /// The next thing to hear.
+    pub(super) fn next(&self) -> Option<Told> {
+        self.told.try_recv().ok()
     }
 }

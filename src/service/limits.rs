@@ -1,5 +1,7 @@
 //! What programs may have.
 
+use super::Trusted;
+
 /// The most that programs may have; what is beyond it is refused.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
@@ -24,6 +26,8 @@ pub struct Limits {
     pub registered_bytes: u64,
     /// The only users whose programs are let in; empty: all.
     pub users: Vec<u32>,
+    /// The users whose programs' memory workers reach by themselves.
+    pub trusted: Trusted,
     /// Weights of users, 1 to 64, by which their programs share connections; 1 where none is said.
     pub weights: Vec<(u32, u32)>,
 }
@@ -48,6 +52,7 @@ impl Default for Limits {
             segment_bytes: 1 << 30,
             registered_bytes: 1 << 40,
             users: Vec::new(),
+            trusted: Trusted::default(),
             weights: Vec::new(),
         }
     }

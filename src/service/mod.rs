@@ -23,12 +23,14 @@ mod reaper;
 mod reply;
 mod requests;
 mod server;
+mod trust;
 mod turn;
 mod turned_away;
 
 pub use board::{ClientStatus, ServiceStatus};
 pub use hold::Hold;
 pub use limits::Limits;
+pub use trust::Trusted;
 
 pub(crate) use board::Serving;
 

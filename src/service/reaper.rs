@@ -1,6 +1,6 @@
 //! The end of what a program had: some of it at a time, so that others are served in between.
 
-use super::client::Belongings;
+use super::client::{Belongings, Estate};
 use super::events::Owners;
 use super::graves::Graves;
 use super::objects::{CqEntry, MrEntry, QpEntry, SrqEntry};
@@ -9,6 +9,8 @@ use crate::verbs::mr::Pd;
 use crate::verbs::mw::Mw;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::thread::JoinHandle;
+use trunkline_dataplane::ProcessMemory;
 use trunkline_host::handles::Drain;
 use trunkline_host::{Piece, Pieces};
 use trunkline_qpmap::Tenant;
@@ -28,6 +30,7 @@ pub(super) struct Reaper {
     memories: Drain<Arc<Piece>>,
     graves: Graves,
     pieces: Pieces,
+    memory: Option<ProcessMemory>,
     uid: u32,
     tenant: Tenant,
 }
@@ -42,17 +45,21 @@ pub(super) enum Left {
 }
 
 /// What a program of that user leaves when all its objects are gone: to close descriptors takes as
-/// long as it likes, and to unmap segments as long as the system needs for their pages.
+/// long as it likes, as it does until a thread that waits for a page of it ends, and to unmap
+/// segments takes as long as the system needs for their pages.
 #[derive(Debug)]
 pub(super) struct Remains {
     pub(super) uid: u32,
+    /// The thread that reached its memory.
+    pub(super) copier: Option<JoinHandle<()>>,
     _descriptors: Vec<OwnedFd>,
     _pieces: Pieces,
 }
 
 impl Reaper {
     /// Its bells are silent from here on.
-    pub(super) fn new(node: &Shared, uid: u32, mut all: Belongings) -> Self {
+    pub(super) fn new(node: &Shared, left: Estate) -> Self {
+        let mut all: Belongings = left.belongings;
         let wakes = all.bells.end(node);
         all.graves.bury(wakes);
         Self {
@@ -65,7 +72,8 @@ impl Reaper {
             memories: all.memories.into_drain(),
             graves: all.graves,
             pieces: all.pieces,
-            uid,
+            memory: left.memory,
+            uid: left.uid,
             tenant: all.tenant,
         }
     }
@@ -106,6 +114,7 @@ impl Reaper {
             }
             return Left::Remains(Remains {
                 uid: self.uid,
+                copier: self.memory.take().and_then(ProcessMemory::into_thread),
                 _descriptors: descriptors,
                 _pieces: std::mem::replace(&mut self.pieces, Pieces::new(0)),
             });

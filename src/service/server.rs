@@ -3,7 +3,7 @@
 use super::board::Board;
 use super::client::{Client, Stage};
 use super::events::{Addressee, Owners};
-use super::greeting::{self, Judges};
+use super::greeting::{self, Judged, Judges, Told};
 use super::idle::Idle;
 use super::limits::Limits;
 use super::listener::Listener;
@@ -86,9 +86,9 @@ struct Attached {
     process: Option<OwnedFd>,
 }
 
-/// A program that is gone but for descriptors that are not closed yet.
+/// A program that is gone but for descriptors that are not closed yet, or for a page of it.
 enum Closing {
-    /// A thread closes them, or judges one.
+    /// A thread closes them, or judges one, or waits for a page.
     Thread(JoinHandle<()>),
     /// So does the closer that it had.
     Closer(Closer),
@@ -197,7 +197,7 @@ impl Server {
         self.is_news = true;
         match token {
             LISTENER => self.let_in(),
-            WAKE => self.hear_judges(),
+            WAKE => self.hear_others(),
             EVENTS => self.tell_events(),
             token if token % 2 == ENDED => {
                 self.process_ended(token - ENDED);
@@ -338,7 +338,7 @@ impl Server {
             node: &self.node,
             limits: &self.limits,
             owners: &mut self.owners,
-            judges: &self.judges,
+            judges: &mut self.judges,
             client,
             token,
         };
@@ -361,30 +361,41 @@ impl Server {
         }
     }
 
-    /// Attaches programs whose descriptors were judged.
-    fn hear_judges(&mut self) {
+    /// Hears what other threads tell.
+    fn hear_others(&mut self) {
         // Whoever raises it comes after this again.
         let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
-        while let Some(judged) = self.judges.next() {
-            let token = judged.token;
-            let Some(attached) = self.clients.get_mut(&token) else {
-                continue;
-            };
-            let client = &mut attached.client;
-            let welcome = match judged.memory {
-                Ok(memory) => {
-                    client.memory = Some(memory);
-                    let welcome = attach(client, &self.node, &self.limits);
-                    welcome.and_then(|reply| deliver(client, judged.number, &reply))
+        while let Some(told) = self.judges.next() {
+            match told {
+                Told::Judged(judged) => self.welcome(judged),
+                Told::TooSlow(token) => {
+                    let why = "its memory blocked for longer than the service waits";
+                    self.part_with(token, &Parting::new(Reason::TooSlow, why));
                 }
-                Err(why) => Err(Parting {
-                    number: judged.number,
-                    ..Parting::new(Reason::BadMessage, why)
-                }),
-            };
-            if let Err(parting) = welcome {
-                self.part_with(token, &parting);
             }
+        }
+    }
+
+    /// Attaches a program whose descriptor was judged.
+    fn welcome(&mut self, judged: Judged) {
+        let token = judged.token;
+        let Some(attached) = self.clients.get_mut(&token) else {
+            return;
+        };
+        let client = &mut attached.client;
+        let welcome = match judged.memory {
+            Ok(memory) => {
+                client.memory = Some(memory);
+                let welcome = attach(client, &self.node, &self.limits);
+                welcome.and_then(|reply| deliver(client, judged.number, &reply))
+            }
+            Err(why) => Err(Parting {
+                number: judged.number,
+                ..Parting::new(Reason::BadMessage, why)
+            }),
+        };
+        if let Err(parting) = welcome {
+            self.part_with(token, &parting);
         }
     }
 
@@ -442,8 +453,7 @@ impl Server {
         let busy = busy.into_iter().flatten();
         let busy = busy.filter(|closing| !closing.is_over());
         self.closing.extend(busy.map(|closing| (uid, closing)));
-        self.reaping
-            .push_back(Reaper::new(&self.node.shared, uid, left));
+        self.reaping.push_back(Reaper::new(&self.node.shared, left));
     }
 
     fn part_with_all(mut self) {
@@ -470,8 +480,10 @@ impl Server {
 
     /// Lets go of what a program left, on a thread: it counts as one of its user's until that is
     /// done.
-    fn close(&mut self, remains: Remains) {
+    fn close(&mut self, mut remains: Remains) {
         let uid = remains.uid;
+        let copier = remains.copier.take().map(Closing::Thread);
+        self.closing.extend(copier.map(|closing| (uid, closing)));
         let thread = std::thread::Builder::new().name("trunkline-close".into());
         // Without a thread for it that is done here, where few would make it take long.
         if let Ok(thread) = with_signals_blocked(|| thread.spawn(move || drop(remains))) {

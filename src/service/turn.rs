@@ -33,9 +33,12 @@ impl Parting {
         }
     }
 
-    /// Whether the program did what no library does.
+    /// Whether it is for what the program did, which no library does or which held others up.
     pub(super) const fn is_violation(&self) -> bool {
-        matches!(self.reason, Reason::BadMessage | Reason::TooManyRequests)
+        matches!(
+            self.reason,
+            Reason::BadMessage | Reason::TooManyRequests | Reason::TooSlow
+        )
     }
 }
 
@@ -44,7 +47,7 @@ pub(super) struct Turn<'a> {
     pub(super) node: &'a Node,
     pub(super) limits: &'a Limits,
     pub(super) owners: &'a mut Owners,
-    pub(super) judges: &'a Judges,
+    pub(super) judges: &'a mut Judges,
     pub(super) client: &'a mut Client,
     pub(super) token: u64,
 }
@@ -116,7 +119,8 @@ impl Turn<'_> {
             None => attach(self.client, self.node, self.limits).map(Some),
             Some(memory) => {
                 let name = (self.token, number);
-                let judged = self.judges.judge(self.client, name, memory);
+                let trusted = self.limits.trusted;
+                let judged = self.judges.judge(self.client, name, memory, trusted);
                 judged.map(|()| None).map_err(turned_away)
             }
         }

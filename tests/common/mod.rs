@@ -84,11 +84,16 @@ pub fn is_bound(qp: &Qp) -> bool {
 
 /// A service with a node of that kind, and where programs attach to it.
 pub fn service(builder: Builder) -> (Service, String) {
+    service_of(builder, &Limits::default())
+}
+
+/// The same, of those limits.
+pub fn service_of(builder: Builder, limits: &Limits) -> (Service, String) {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let node = builder.drive(Drive::Threaded).build().unwrap();
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let path = format!("@trunkline-test/{}/{number}", std::process::id());
-    let service = Service::start(node, &path, &Limits::default()).unwrap();
+    let service = Service::start(node, &path, limits).unwrap();
     (service, path)
 }
 

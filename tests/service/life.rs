@@ -17,6 +17,8 @@ mod places;
 mod roles;
 #[path = "life/shortage.rs"]
 mod shortage;
+#[path = "life/slow.rs"]
+mod slow;
 
 use crate::common::service;
 use serde::Serialize;

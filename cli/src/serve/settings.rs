@@ -4,13 +4,13 @@ use crate::range::Range;
 use crate::socket;
 use crate::usage::wrong;
 use anyhow::{Context, Result};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use trunkline::service::Limits;
+use trunkline::service::{Limits, Trusted};
 
 /// Where programs find a service that was not told another place: a name without a file, which
 /// belongs to the network namespace as the address does.
@@ -51,6 +51,10 @@ pub(super) struct Flags {
     /// [default: 1].
     #[arg(long = "weight", value_name = "UID=WEIGHT")]
     weight: Vec<Weight>,
+    /// Users whose programs' memory workers reach without a thread in between: the service's own
+    /// user and root, all users, or nobody [default: own].
+    #[arg(long, value_name = "USERS")]
+    trust: Option<Trust>,
     #[arg(long, value_parser = COUNT.count::<u32>(), allow_negative_numbers = true)]
     #[arg(help = COUNT.help("Most programs", " [default: 1024]"))]
     programs: Option<u32>,
@@ -76,6 +80,25 @@ pub(super) struct Flags {
     #[arg(help = BYTES.help("Most bytes of other memory of a program", " [default: 1024G]"))]
     #[serde(deserialize_with = "bytes")]
     registered_bytes: Option<u64>,
+}
+
+/// Who is trusted, as options name it.
+#[derive(Clone, Copy, Debug, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+enum Trust {
+    Own,
+    All,
+    Nobody,
+}
+
+impl From<Trust> for Trusted {
+    fn from(trust: Trust) -> Self {
+        match trust {
+            Trust::Own => Self::Own,
+            Trust::All => Self::All,
+            Trust::Nobody => Self::Nobody,
+        }
+    }
 }
 
 /// The weight of a user: `1000=8`.
@@ -172,6 +195,9 @@ impl Settings {
         ] {
             *limit = flag.or(of_file).unwrap_or(*limit);
         }
+        if let Some(trust) = flags.trust.or(file.trust) {
+            limits.trusted = trust.into();
+        }
         limits.users = match flags.user.is_empty() {
             true => file.user,
             false => flags.user.clone(),
@@ -250,7 +276,7 @@ mod tests {
     fn the_command_line_goes_before_the_file_and_the_file_before_defaults() {
         let path = file(
             "address = \"10.0.0.1\"\nqps = 7\nsegment-bytes = \"2M\"\n\
-            registered-bytes = 70000\nuser = [3]\n",
+            registered-bytes = 70000\nuser = [3]\ntrust = \"nobody\"\n",
         );
         let flags = Flags {
             qps: Some(9),
@@ -265,6 +291,7 @@ mod tests {
         );
         assert_eq!((settings.limits.users, settings.workers), (vec![3], 1));
         assert_eq!(settings.socket, PathBuf::from(SOCKET));
+        assert_eq!(settings.limits.trusted, Trusted::Nobody);
     }
 
     #[test]
@@ -273,6 +300,7 @@ mod tests {
             ("qsp = 7\n", "qsp"),
             ("qps = 0\n", "qps: 0 is not in"),
             ("workers = 65\n", "workers: 65"),
+            ("trust = \"some\"\n", "some"),
             ("address = \"here\"\n", "address"),
             ("segment-bytes = \"1X\"\n", "segment-bytes"),
         ] {

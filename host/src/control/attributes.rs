@@ -200,6 +200,8 @@ numbered! {
         Asked = 7,
         /// The service failed.
         Failed = 8,
+        /// Memory of the client blocked for longer than anybody waits.
+        TooSlow = 9,
     }
 }
 

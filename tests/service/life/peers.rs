@@ -72,6 +72,11 @@ impl Asking {
         Self { stop, thread }
     }
 
+    /// Whether an error came.
+    pub(super) fn has_failed(&self) -> bool {
+        self.thread.is_finished()
+    }
+
     /// When the first error came, and which one: it has two seconds for that.
     pub(super) fn end(self) -> (Instant, Status) {
         let start = Instant::now();

@@ -1,6 +1,6 @@
 //! What the processes of these tests do.
 
-use super::{forked, hear, rest, say, shortage};
+use super::{forked, hear, rest, say, shortage, slow};
 use crate::common::wait_for;
 use std::net::IpAddr;
 use std::ptr::NonNull;
@@ -22,6 +22,7 @@ pub(super) fn play(role: &str, path: &str) {
     match role.split_once(' ') {
         Some(("service", address)) => serve(address.parse().unwrap(), path),
         Some(("many", qps)) => many(qps.parse().unwrap(), path),
+        Some(("slow", how)) => slow::program(how, path),
         _ => match role {
             "connected" => {
                 let _socket = connect(path);
