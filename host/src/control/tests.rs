@@ -345,7 +345,13 @@ fn reasons_that_there_are_not_are_refused() {
     };
     let good = Answer::from(failed).to_bytes(3);
     assert_eq!(Answer::parse(&good), Ok((3, failed.into())));
-    for (reason, valid) in [(0, false), (1, true), (8, true), (9, false), (0x101, false)] {
+    for (reason, valid) in [
+        (0, false),
+        (1, true),
+        (9, true),
+        (10, false),
+        (0x101, false),
+    ] {
         let mut fields = vec![0; 2 + 193];
         fields[..2].copy_from_slice(&u16::to_le_bytes(reason));
         assert_eq!(
