@@ -12,12 +12,15 @@ pub mod capture;
 pub mod copy;
 pub mod fault;
 pub mod links;
+pub mod maps;
 pub mod memory;
 pub mod neighbours;
+pub mod parts;
 pub mod port;
 pub mod prng;
 pub mod process;
 pub mod process_memory;
+pub mod promotion;
 pub mod region;
 pub mod routes;
 pub mod udp;
@@ -37,6 +40,7 @@ pub use fault::Fault;
 pub use links::{KernelLink, LinkChanges};
 pub use memory::{MemoryConfig, MemoryPort};
 pub use neighbours::{Interface, Neighbours};
+pub use parts::PartedRegion;
 pub use port::{
     Arrival, Capabilities, Identification, LinkState, Port, PortCounters, PortError, PortEvent,
     Quoted,

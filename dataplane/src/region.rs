@@ -168,6 +168,11 @@ impl Region {
         unsafe { copier.copy_in(self.at(offset, data.len()), data, self.bounds()) };
     }
 
+    /// Its first byte.
+    pub(crate) const fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
     fn bounds(&self) -> Bounds {
         Bounds::of(self.base.as_ptr(), self.len)
     }

@@ -1,0 +1,429 @@
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use super::*;
+use crate::mapping::Mapping;
+use crate::maps::{Area, Maps};
+use crate::process::page_size;
+use std::io::Read;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use trunkline_conn::mem::RegionMemory;
+
+const PAGE: usize = 4096;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A memory file that is mapped as a service maps it.
+struct File {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: an address range that is unmapped once.
+unsafe impl Send for File {}
+// SAFETY: as above.
+unsafe impl Sync for File {}
+
+impl File {
+    fn new(len: usize) -> Self {
+        // SAFETY: a system call that makes a descriptor.
+        let fd = unsafe { libc::memfd_create(c"promotion-test".as_ptr(), libc::MFD_CLOEXEC) };
+        assert!(fd >= 0);
+        // SAFETY: it was made just now, and nobody else has it.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        // SAFETY: a call on a descriptor of our own.
+        let long = unsafe { libc::ftruncate(fd.as_raw_fd(), len as libc::off_t) };
+        assert_eq!(long, 0);
+        let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        let nowhere = std::ptr::null_mut();
+        // SAFETY: a new mapping at an address of the system's choice.
+        let base = unsafe { libc::mmap(nowhere, len, rights, flags, fd.as_raw_fd(), 0) };
+        assert_ne!(base, libc::MAP_FAILED);
+        let base = NonNull::new(base.cast()).unwrap();
+        Self { base, len }
+    }
+
+    fn words(&self) -> &[AtomicU64] {
+        let words = self.base.cast::<AtomicU64>().as_ptr();
+        // SAFETY: mapped for as long as `self`, and reached as atomics.
+        unsafe { std::slice::from_raw_parts(words, self.len / 8) }
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new`.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// Lends memory, and counts what was not given back.
+#[derive(Default)]
+struct Files(Arc<AtomicUsize>);
+
+struct Counted(File, Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.1.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Files {
+    fn lent(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+impl Lender for Files {
+    fn lend(&self, len: usize) -> Option<Region> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        let file = Counted(File::new(len), Arc::clone(&self.0));
+        Some(Region::of_words(Arc::new(file), |file| file.0.words()))
+    }
+
+    fn userfault_device(&self) -> io::Result<OwnedFd> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// Holds memory with its pages promoted; `None`: this process may not, which is said.
+fn promoted(memory: &Region, files: &Files) -> Option<Held> {
+    let held = hold(memory, Some(files));
+    if let Some(NotPromoted::NoUserfault(why)) = held.refused() {
+        eprintln!("not run: this process gets no userfaultfd: {why}");
+        return None;
+    }
+    assert!(held.refused().is_none(), "{:?}", held.refused());
+    Some(held)
+}
+
+/// Memory of the program's own.
+fn memory(len: usize) -> (Mapping, Region) {
+    let mapping = Mapping::new(len).unwrap();
+    // SAFETY: it stays mapped for as long as the tests have both.
+    let region = unsafe { Region::foreign(mapping.base(), len) };
+    (mapping, region)
+}
+
+fn part(region: &Region, offset: usize, len: usize) -> Region {
+    region.clone().part(offset, len).unwrap()
+}
+
+fn is_plain(region: &Region) -> bool {
+    let start = region.addr() as usize;
+    let maps = Maps::read().unwrap();
+    maps.all_within(&(start..start + region.len()), Area::is_plain)
+}
+
+fn pattern(length: usize) -> Vec<u8> {
+    (0..length).map(|i| (i * 7 + i / 256) as u8).collect()
+}
+
+fn bytes(region: &Region) -> Vec<u8> {
+    let mut out = vec![0; region.len()];
+    region.copy_out(0, &mut out, None);
+    out
+}
+
+#[test]
+fn whole_pages_of_a_region_are_shared_while_it_is_held_and_keep_their_bytes() {
+    let (_mapping, all) = memory(700 * PAGE);
+    let data = pattern(all.len());
+    all.copy_in(0, &data, None);
+    let region = part(&all, 100, 650 * PAGE);
+    let files = Files::default();
+    let Some(held) = promoted(&region, &files) else {
+        return;
+    };
+    let (offset, place) = held.shared().unwrap();
+    assert_eq!((offset, place.len()), (PAGE - 100, 649 * PAGE));
+    assert!(bytes(place) == data[PAGE..650 * PAGE] && bytes(&all) == data);
+    assert!(is_plain(&part(&all, 0, PAGE)) && is_plain(&part(&all, 650 * PAGE, PAGE)));
+    // What one writes the other reads.
+    place.copy_in(5, b"service", None);
+    all.copy_in(2 * PAGE, b"program", None);
+    assert_eq!(bytes(&all)[PAGE + 5..][..7], *b"service");
+    assert_eq!(bytes(place)[PAGE..][..7], *b"program");
+    drop(held);
+    assert_eq!(files.lent(), 0);
+    assert!(is_plain(&all));
+    let start = all.addr() as usize;
+    let areas = Maps::read().unwrap();
+    let areas = areas.within(&(start..start + all.len()));
+    assert!(areas.len() <= 3, "{areas:?}");
+    assert_eq!(bytes(&all)[PAGE + 5..][..7], *b"service");
+    assert_eq!(bytes(&all)[2 * PAGE..][..7], *b"program");
+    assert!(bytes(&all)[3 * PAGE..] == data[3 * PAGE..]);
+}
+
+/// Memory that threads store to all over, each into words or bytes of its own in each page. It
+/// stays mapped, as a thread whose store does not end has it for ever.
+struct Field {
+    base: usize,
+    pages: usize,
+    stop: AtomicBool,
+    /// How often each thread has stored to all pages.
+    passes: [AtomicU64; 4],
+}
+
+impl Field {
+    fn word(&self, page: usize, thread: usize) -> &AtomicU64 {
+        let at = self.base + page * PAGE + thread * 8;
+        let word = std::ptr::with_exposed_provenance_mut::<u64>(at);
+        // SAFETY: a word of the memory, which is reached as atomics.
+        unsafe { AtomicU64::from_ptr(word) }
+    }
+
+    /// Counts with plain loads and stores, so that a store that is lost shows in the next pass.
+    fn count(&self, thread: usize) {
+        while !self.stop.load(Ordering::Relaxed) {
+            let pass = self.passes[thread].load(Ordering::Relaxed);
+            for page in 0..self.pages {
+                let word = self.word(page, thread);
+                let found = word.load(Ordering::Relaxed);
+                assert_eq!(found, pass, "page {page} lost a store of thread {thread}");
+                word.store(pass + 1, Ordering::Relaxed);
+            }
+            self.passes[thread].store(pass + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Has the kernel write random bytes.
+    fn read(&self, thread: usize) {
+        let mut random = std::fs::File::open("/dev/urandom").unwrap();
+        let mut expected = vec![[0; 64]; self.pages];
+        while !self.stop.load(Ordering::Relaxed) {
+            for (page, expected) in expected.iter_mut().enumerate() {
+                let at = self.base + page * PAGE + PAGE / 2;
+                let at = std::ptr::with_exposed_provenance_mut(at);
+                // SAFETY: bytes of the memory that only this thread uses.
+                let into = unsafe { std::slice::from_raw_parts_mut(at, 64) };
+                assert!(into == *expected, "page {page} lost what read(2) wrote");
+                random.read_exact(into).unwrap();
+                expected.copy_from_slice(into);
+            }
+            self.passes[thread].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[test]
+fn no_store_of_other_threads_or_of_system_calls_is_lost() {
+    const ROUNDS: u64 = 20;
+    let (mapping, all) = memory(1200 * PAGE);
+    std::mem::forget(mapping);
+    let files = Files::default();
+    let Some(first) = promoted(&all, &files) else {
+        return;
+    };
+    drop(first);
+    let field = Arc::new(Field {
+        base: all.addr() as usize,
+        pages: 1200,
+        stop: AtomicBool::new(false),
+        passes: [const { AtomicU64::new(0) }; 4],
+    });
+    let mut threads: Vec<_> = (0..4)
+        .map(|thread| {
+            let field = Arc::clone(&field);
+            std::thread::spawn(move || match thread {
+                3 => field.read(thread),
+                _ => field.count(thread),
+            })
+        })
+        .collect();
+    let passes = || {
+        field
+            .passes
+            .each_ref()
+            .map(|passes| passes.load(Ordering::Relaxed))
+    };
+    for round in 0..2 * ROUNDS {
+        // They go on while it is shared, and while it is not.
+        let held = (round % 2 == 0).then(|| promoted(&all, &files));
+        let (before, end) = (passes(), Instant::now() + PATIENCE);
+        while passes()
+            .iter()
+            .zip(before)
+            .any(|(now, before)| *now == before)
+        {
+            if let Some(ended) = threads.iter().position(|thread| thread.is_finished()) {
+                threads.swap_remove(ended).join().unwrap();
+            }
+            assert!(Instant::now() < end, "a thread waits for ever");
+            std::thread::yield_now();
+        }
+        drop(held);
+    }
+    field.stop.store(true, Ordering::Relaxed);
+    threads
+        .into_iter()
+        .for_each(|thread| thread.join().unwrap());
+    let passes = passes();
+    for page in 0..field.pages {
+        for (thread, passes) in passes.iter().enumerate().take(3) {
+            let found = field.word(page, thread).load(Ordering::Relaxed);
+            assert_eq!(found, *passes, "page {page}");
+        }
+    }
+    assert_eq!(files.lent(), 0);
+}
+
+#[test]
+fn regions_share_pages_that_are_promoted_until_the_last_is_gone() {
+    let (_mapping, all) = memory(64 * PAGE);
+    let files = Files::default();
+    let Some(first) = promoted(&part(&all, 0, 32 * PAGE), &files) else {
+        return;
+    };
+    let inside = promoted(&part(&all, 8 * PAGE + 1, 4 * PAGE), &files).unwrap();
+    let (offset, place) = inside.shared().unwrap();
+    assert_eq!((offset, place.len()), (PAGE - 1, 3 * PAGE));
+    place.copy_in(0, b"inside", None);
+    assert_eq!(bytes(&part(&all, 9 * PAGE, 6)), b"inside");
+    // One that is promoted in part stays as it is, and keeps that part.
+    let beyond = hold(&part(&all, 16 * PAGE, 32 * PAGE), Some(&files));
+    assert!(matches!(beyond.refused(), Some(NotPromoted::Overlaps)));
+    let again = hold(&part(&all, 40 * PAGE, 16 * PAGE), Some(&files));
+    assert!(matches!(again.refused(), Some(NotPromoted::Overlaps)));
+    assert_eq!(files.lent(), 1);
+    drop((first, inside));
+    assert!(!is_plain(&part(&all, 0, PAGE)), "another region has it");
+    drop(beyond);
+    assert!(is_plain(&all));
+    assert_eq!(files.lent(), 0);
+    drop(again);
+    let held = promoted(&all, &files).unwrap();
+    assert_eq!(held.shared().unwrap().1.len(), all.len());
+}
+
+#[test]
+fn what_is_no_private_memory_to_read_and_write_is_never_promoted() {
+    let files = Files::default();
+    let (mapping, all) = memory(16 * PAGE);
+    if promoted(&all, &files).is_none() {
+        return;
+    }
+    let refused = |region: &Region| {
+        let held = hold(region, Some(&files));
+        matches!(held.refused(), Some(NotPromoted::NotPlain))
+    };
+    let read_only = mapping.base().as_ptr().wrapping_add(4 * PAGE);
+    // SAFETY: pages of the test, which only reads there.
+    let read = unsafe { libc::mprotect(read_only.cast(), PAGE, libc::PROT_READ) };
+    assert_eq!(read, 0);
+    assert!(refused(&all) && refused(&part(&all, 4 * PAGE, PAGE)));
+    let file = Files::default().lend(4 * PAGE).unwrap();
+    assert!(refused(&file));
+    let mut stack = [0_u8; 4 * PAGE];
+    // SAFETY: it is there until the end of the test.
+    let stack = unsafe { Region::foreign(NonNull::from(&mut stack).cast(), 4 * PAGE) };
+    assert!(refused(&stack));
+    let small = hold(&part(&all, 1, 2 * PAGE - 2), Some(&files));
+    assert!(matches!(small.refused(), Some(NotPromoted::NoPage)));
+    assert!(hold(&all, None).shared().is_none());
+    assert_eq!(files.lent(), 0);
+}
+
+#[test]
+fn a_program_that_takes_promoted_pages_away_harms_nobody_else() {
+    let (mapping, all) = memory(32 * PAGE);
+    let base = mapping.base().as_ptr();
+    let files = Files::default();
+    all.copy_in(0, &pattern(32 * PAGE), None);
+    let Some(held) = promoted(&all, &files) else {
+        return;
+    };
+    // SAFETY: pages of the test, which it does not use afterwards.
+    let unmapped = unsafe { libc::munmap(base.wrapping_add(4 * PAGE).cast(), 4 * PAGE) };
+    assert_eq!(unmapped, 0);
+    // SAFETY: as above: it only reads there.
+    let read =
+        unsafe { libc::mprotect(base.wrapping_add(16 * PAGE).cast(), PAGE, libc::PROT_READ) };
+    assert_eq!(read, 0);
+    let (_, place) = held.shared().unwrap();
+    assert!(bytes(place) == pattern(32 * PAGE), "the service has it all");
+    drop(held);
+    assert_eq!(files.lent(), 0);
+    let start = base.addr();
+    let maps = Maps::read().unwrap();
+    assert!(maps.file_at(start).is_none() && maps.file_at(start + 20 * PAGE).is_none());
+    assert!(
+        !maps.all_within(&(start + 16 * PAGE..start + 17 * PAGE), |area| area
+            .writable)
+    );
+    assert!(bytes(&part(&all, 8 * PAGE, 24 * PAGE)) == pattern(32 * PAGE)[8 * PAGE..]);
+    // Pages that it has moved are its own for good.
+    let moved = part(&all, 20 * PAGE, 8 * PAGE);
+    let held = promoted(&moved, &files).unwrap();
+    let at = base.wrapping_add(22 * PAGE).cast();
+    // SAFETY: as above.
+    let to = unsafe { libc::mremap(at, 2 * PAGE, 3 * PAGE, libc::MREMAP_MAYMOVE) };
+    assert_ne!(to, libc::MAP_FAILED);
+    drop(held);
+    assert_eq!(files.lent(), 1, "nobody else is given the memory");
+    // SAFETY: mapped just now; the lent memory ends behind it.
+    unsafe { libc::munmap(to, 3 * PAGE) };
+}
+
+/// How a child ended that runs `work`, which must only compute.
+fn in_child(made: impl Fn() -> libc::pid_t, work: impl Fn() -> bool) -> libc::c_int {
+    let child = made();
+    assert!(child >= 0);
+    if child == 0 {
+        let code = if work() { 0 } else { 1 };
+        // SAFETY: the child ends at once.
+        unsafe { libc::_exit(code) };
+    }
+    let mut status = 0;
+    // SAFETY: room for the status of a child of this process.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    status
+}
+
+#[test]
+fn a_child_has_copies_and_shares_nothing_with_its_parent() {
+    let (_mapping, all) = memory(600 * PAGE);
+    let base = all.addr() as usize;
+    let word = |page: usize| {
+        let word = std::ptr::with_exposed_provenance_mut::<u64>(base + page * PAGE);
+        // SAFETY: a word of the memory, which is reached as atomics.
+        unsafe { AtomicU64::from_ptr(word) }
+    };
+    for page in 0..600 {
+        word(page).store(page as u64, Ordering::Relaxed);
+    }
+    let files = Files::default();
+    let Some(held) = promoted(&all, &files) else {
+        return;
+    };
+    // SAFETY: the child computes and ends.
+    let fork = || unsafe { libc::fork() };
+    let status = in_child(fork, || {
+        let is_same = (0..600).all(|page| word(page).load(Ordering::Relaxed) == page as u64);
+        (0..600).for_each(|page| word(page).store(7, Ordering::Relaxed));
+        is_same
+    });
+    assert_eq!(status, 0, "it has what its parent had");
+    let place = held.shared().unwrap().1.clone();
+    assert!((0..600).all(|page| word(page).load(Ordering::Relaxed) == page as u64));
+    word(3).store(4, Ordering::Relaxed);
+    assert_eq!(bytes(&place)[3 * PAGE], 4, "the parent shares it still");
+    let clone = || {
+        // SAFETY: a child with memory of its own, which computes and ends.
+        let made = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+        made as libc::pid_t
+    };
+    let status = in_child(clone, || word(0).load(Ordering::Relaxed) == 0);
+    assert!(
+        libc::WIFSIGNALED(status),
+        "it has nothing there: {status:#x}"
+    );
+    assert_eq!(libc::WTERMSIG(status), libc::SIGSEGV);
+    drop((held, place));
+    assert_eq!(files.lent(), 0);
+    assert!(page_size() == PAGE || is_plain(&all));
+}
