@@ -1,28 +1,28 @@
-//! The free ranges of a client's segments.
+//! The free ranges of segments.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Cache lines of a segment that lie side by side.
+/// Cache lines of a segment that lie side by side, or pages of one that is lent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Range {
+pub(crate) struct Range {
     /// Number of the segment.
-    pub(super) segment: u32,
+    pub(crate) segment: u32,
     /// The first line.
-    pub(super) start: u32,
+    pub(crate) start: u32,
     /// How many there are.
-    pub(super) lines: u32,
+    pub(crate) lines: u32,
 }
 
 impl Range {
     /// The first line behind it.
-    pub(super) const fn end(self) -> u32 {
+    pub(crate) const fn end(self) -> u32 {
         self.start + self.lines
     }
 }
 
 /// Ranges, none of which touches another one of the same segment.
 #[derive(Debug, Default)]
-pub(super) struct FreeRanges {
+pub(crate) struct FreeRanges {
     /// Lines by segment and start.
     by_place: BTreeMap<(u32, u32), u32>,
     /// Lines, segment and start of the same.
@@ -32,7 +32,7 @@ pub(super) struct FreeRanges {
 impl FreeRanges {
     /// Takes `lines` lines off the start of the shortest range that has as many. `None` where there
     /// is none.
-    pub(super) fn take(&mut self, lines: u32) -> Option<Range> {
+    pub(crate) fn take(&mut self, lines: u32) -> Option<Range> {
         let (found, segment, start) = *self.by_length.range((lines, 0, 0)..).next()?;
         let taken = Range {
             segment,
@@ -50,7 +50,7 @@ impl FreeRanges {
     ///
     /// # Panics
     /// A part of it is free already.
-    pub(super) fn give(&mut self, range: Range) {
+    pub(crate) fn give(&mut self, range: Range) {
         let Range {
             segment,
             mut start,
@@ -79,6 +79,15 @@ impl FreeRanges {
             }
         }
         self.insert(segment, start, lines);
+    }
+
+    /// Takes out a segment of so many lines. False where some of them are not free.
+    pub(crate) fn take_all(&mut self, segment: u32, lines: u32) -> bool {
+        let is_free = self.by_place.get(&(segment, 0)) == Some(&lines);
+        if is_free {
+            self.remove(segment, 0, lines);
+        }
+        is_free
     }
 
     fn insert(&mut self, segment: u32, start: u32, lines: u32) {

@@ -15,7 +15,9 @@
 
 pub mod closer;
 pub mod control;
+mod free;
 pub mod handles;
+pub mod lent;
 pub mod piece;
 pub mod pieces;
 pub mod segment;
@@ -25,6 +27,7 @@ mod words;
 
 pub use closer::Closer;
 pub use handles::{Handle, Table};
+pub use lent::Lent;
 pub use piece::{Piece, PieceName, SegmentTable};
 pub use pieces::Pieces;
 pub use segment::Segment;

@@ -21,11 +21,10 @@
 //! give them back takes the lock of the file (fallocate(2), madvise(2)), and whoever has the file
 //! may hold that for as long as he likes, by a write(2) of bytes that do not come.
 
-mod free;
-
+use crate::free::{FreeRanges, Range};
+use crate::lent::Lent;
 use crate::piece::{Home, LINE, LINE_WORDS, Piece, PieceName};
 use crate::segment::{self, Segment, SegmentError};
-use free::{FreeRanges, Range};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -164,6 +163,26 @@ impl Pieces {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Makes a segment of `bytes` bytes, whole pages, that the client gives out by itself.
+    ///
+    /// # Errors
+    /// The quota is used up, the length is no length of a segment, or the system has no memory file
+    /// for it.
+    pub fn lend(&self, bytes: u64) -> Result<Lent, PieceError> {
+        let mut state = self.state();
+        let (taken, quota) = (state.taken, state.quota);
+        if bytes > quota - taken {
+            return Err(PieceError::Quota {
+                wanted: bytes,
+                taken,
+                quota,
+            });
+        }
+        let segment = Segment::create(bytes)?;
+        state.taken += bytes;
+        Ok(Lent::new(segment, Arc::downgrade(&self.0)))
+    }
+
     /// Makes a segment with room for `lines` lines.
     fn add_segment(&self, state: &mut State, lines: u32) -> Result<(), PieceError> {
         let bytes = state.next_length(u64::from(lines) * LINE)?;
@@ -220,6 +239,11 @@ impl State {
             piece.expect("ranges are inside their segments"),
             start..dirty,
         )
+    }
+
+    /// Takes back bytes that were lent.
+    pub(crate) const fn take_back(&mut self, bytes: u64) {
+        self.taken -= bytes;
     }
 
     /// Takes back what a piece had.

@@ -10,6 +10,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
@@ -208,6 +209,24 @@ impl Mapping {
         self.bytes as u64
     }
 
+    /// Has the system take pages back: they are zero when they are used again. All who have the
+    /// segment mapped have the same pages.
+    ///
+    /// # Errors
+    /// The range is not inside, is not whole pages, or the system refuses.
+    pub fn discard(&self, bytes: Range<usize>) -> io::Result<()> {
+        let inside = bytes.start <= bytes.end && bytes.end <= self.bytes;
+        if !inside {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let at = self.base.as_ptr().wrapping_byte_add(bytes.start);
+        let (at, advice) = (at.cast(), rustix::mm::Advice::LinuxRemove);
+        // SAFETY: inside the mapping, whose words may become zero at any time as they may become
+        // anything else.
+        let advised = unsafe { rustix::mm::madvise(at, bytes.len(), advice) };
+        Ok(advised?)
+    }
+
     /// All words of the segment. The other side may change them at any time.
     pub const fn words(&self) -> &[AtomicU64] {
         let count = self.bytes / size_of::<AtomicU64>();
@@ -217,8 +236,6 @@ impl Mapping {
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), count) }
     }
 }
-
-impl Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {

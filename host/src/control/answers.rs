@@ -178,6 +178,19 @@ layout! {
 }
 
 layout! {
+    /// A segment of the client's own is there, all zero. Its descriptor comes with this message.
+    pub struct MemoryLent = "memory lent" {
+        /// Its name.
+        pub lent: Handle,
+    }
+}
+
+layout! {
+    /// An open `/dev/userfaultfd` comes with this message.
+    pub struct UserfaultOpened = "userfault opened" {}
+}
+
+layout! {
     /// The memory of a ring is there. Its words are zero.
     pub struct RingGiven = "ring given" {
         /// Where it is.
@@ -293,6 +306,8 @@ messages! {
         MrRegistered = 0x8050,
         MemoryAllocated = 0x8052,
         MwAllocated = 0x8055,
+        MemoryLent = 0x8058,
+        UserfaultOpened = 0x805a,
         RingGiven = 0x8060,
         EventsWatched = 0x8061,
         EventTaken = 0x8062,

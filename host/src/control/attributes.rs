@@ -215,8 +215,8 @@ numbered! {
     }
 }
 
-/// Where the memory of a region is. In a message: 0, a zero for a handle, and the address; or 1,
-/// the handle and the offset.
+/// Where the memory of a region is. In a message: a byte that says which, a handle, and four
+/// numbers; zeros for those that there are not.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum RegionPlace {
     /// In the client's memory, outside all segments: it is reached by the descriptor of
@@ -232,39 +232,78 @@ pub enum RegionPlace {
         /// Bytes from the start of the piece to the region.
         offset: u64,
     },
+    /// In the client's memory, where pages of it are those of a segment that the client was
+    /// [lent](super::requests::LendMemory).
+    Promoted {
+        /// The segment.
+        lent: Handle,
+        /// Address of the region's first byte there.
+        addr: u64,
+        /// Bytes from there to the pages.
+        start: u64,
+        /// Bytes of the pages.
+        length: u64,
+        /// Bytes from the start of the segment to the pages.
+        offset: u64,
+    },
+}
+
+impl RegionPlace {
+    /// The parts that stand in a message, but for which it is.
+    const NUMBERS: usize = 4;
 }
 
 impl Field for RegionPlace {
-    const LEN: usize = 1 + Handle::LEN + u64::LEN;
+    const LEN: usize = u8::LEN + Handle::LEN + Self::NUMBERS * u64::LEN;
 
     fn read(bytes: &[u8]) -> Result<Self, BadValue> {
         let mut rest = bytes;
-        if next(&mut rest)? {
-            return Ok(Self::Shared {
-                memory: next(&mut rest)?,
-                offset: next(&mut rest)?,
-            });
+        let which = next::<u8>(&mut rest)?;
+        let handle = rest
+            .split_off(..Handle::LEN)
+            .ok_or_else(|| bad_value(&[]))?;
+        let mut numbers = [0; Self::NUMBERS];
+        for number in &mut numbers {
+            *number = next(&mut rest)?;
         }
-        if next::<u64>(&mut rest)? != 0 {
-            return Err(bad_value(bytes));
+        match (which, numbers) {
+            (0, [addr, 0, 0, 0]) if handle.iter().all(|byte| *byte == 0) => {
+                Ok(Self::Foreign { addr })
+            }
+            (1, [offset, 0, 0, 0]) => Ok(Self::Shared {
+                memory: Handle::read(handle)?,
+                offset,
+            }),
+            (2, [addr, start, length, offset]) => Ok(Self::Promoted {
+                lent: Handle::read(handle)?,
+                addr,
+                start,
+                length,
+                offset,
+            }),
+            _ => Err(bad_value(bytes)),
         }
-        Ok(Self::Foreign {
-            addr: next(&mut rest)?,
-        })
     }
 
     fn write(&self, out: &mut Vec<u8>) {
-        match self {
-            Self::Foreign { addr } => {
-                false.write(out);
-                0_u64.write(out);
-                addr.write(out);
-            }
-            Self::Shared { memory, offset } => {
-                true.write(out);
-                memory.write(out);
-                offset.write(out);
-            }
+        let (which, handle, numbers) = match *self {
+            Self::Foreign { addr } => (0_u8, None, [addr, 0, 0, 0]),
+            Self::Shared { memory, offset } => (1, Some(memory), [offset, 0, 0, 0]),
+            Self::Promoted {
+                lent,
+                addr,
+                start,
+                length,
+                offset,
+            } => (2, Some(lent), [addr, start, length, offset]),
+        };
+        which.write(out);
+        match handle {
+            Some(handle) => handle.write(out),
+            None => out.resize(out.len() + Handle::LEN, 0),
+        }
+        for number in numbers {
+            number.write(out);
         }
     }
 }

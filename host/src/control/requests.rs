@@ -217,6 +217,29 @@ layout! {
 }
 
 layout! {
+    /// Asks for a segment of its own, for pages that the client
+    /// [promotes](super::attributes::RegionPlace::Promoted).
+    pub struct LendMemory = "lend memory" {
+        /// Bytes: whole pages.
+        pub bytes: u64,
+    }
+}
+
+layout! {
+    /// Gives such a segment back, in which there is no region any more.
+    pub struct ReturnMemory = "return memory" {
+        /// The segment.
+        pub lent: Handle,
+    }
+}
+
+layout! {
+    /// Asks for an open `/dev/userfaultfd`, with which the client can promote pages where it may
+    /// not open that itself.
+    pub struct OpenUserfault = "open userfault" {}
+}
+
+layout! {
     /// Registers memory (`ibv_reg_mr(3)`).
     pub struct RegisterMr = "register MR" {
         /// Its protection domain.
@@ -349,6 +372,9 @@ messages! {
         AllocMw = 0x0055,
         DeallocMw = 0x0056,
         CheckPeer = 0x0057,
+        LendMemory = 0x0058,
+        ReturnMemory = 0x0059,
+        OpenUserfault = 0x005a,
         RequestRing = 0x0060,
         WatchEvents = 0x0061,
         TakeEvent = 0x0062,

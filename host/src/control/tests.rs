@@ -82,15 +82,21 @@ any! {
         offset: u64::any(draw),
         words: u32::any(draw),
     };
-    RegionPlace: |draw| if bool::any(draw) {
-        Self::Shared {
+    RegionPlace: |draw| match u8::any(draw) % 3 {
+        0 => Self::Foreign {
+            addr: u64::any(draw),
+        },
+        1 => Self::Shared {
             memory: Handle::any(draw),
             offset: u64::any(draw),
-        }
-    } else {
-        Self::Foreign {
+        },
+        _ => Self::Promoted {
+            lent: Handle::any(draw),
             addr: u64::any(draw),
-        }
+            start: u64::any(draw),
+            length: u64::any(draw),
+            offset: u64::any(draw),
+        },
     };
 }
 
@@ -219,7 +225,7 @@ fn fields_stand_where_the_map_says() {
     };
     let sent = Request::from(hello).to_bytes(1);
     assert_eq!(sent.len(), HEADER + 4 + 4 + 1 + 64);
-    assert_eq!(&sent[HEADER..HEADER + 11], b"TRNK\x01\0\0\0\x02me");
+    assert_eq!(&sent[HEADER..HEADER + 11], b"TRNK\x02\0\0\0\x02me");
     let request = RequestRing {
         ring: RingKind::Completions,
         object: None,
