@@ -34,6 +34,7 @@ pub mod service;
 mod verbs;
 mod worker;
 
+pub use attached::{AttachOptions, Promotion};
 pub use error::{Error, NoConnection};
 pub use node::attributes::{AtomicCap, DeviceAttributes, LinkLayer, PortAttributes, PortState};
 pub use node::life::{Down, Health};

@@ -1,9 +1,10 @@
 //! What the engine of a node is built on: memory of rings and of regions, of this process or of
 //! programs that a service carries.
 
+use std::sync::Arc;
 use trunkline_conn::mem::{AtomicOp, RegionMemory, Unreachable};
-use trunkline_dataplane::Region;
 use trunkline_dataplane::process_memory::ProcessRegion;
+use trunkline_dataplane::{PartedRegion, Region};
 use trunkline_host::Words;
 use trunkline_qpmap::Platform;
 use trunkline_wire::Crc;
@@ -24,6 +25,8 @@ pub(crate) enum Reach {
     Mapped(Region),
     /// It is a program's own, which may not be there.
     Process(ProcessRegion),
+    /// It is a program's own, and a part of it is mapped in both processes.
+    Parted(Arc<PartedRegion>),
 }
 
 impl Reach {
@@ -32,6 +35,7 @@ impl Reach {
         match self {
             Self::Mapped(_) => 0,
             Self::Process(region) => region.len() as u64,
+            Self::Parted(region) => region.foreign_bytes(),
         }
     }
 }
@@ -41,6 +45,7 @@ impl RegionMemory for Reach {
         match self {
             Self::Mapped(region) => region.addr(),
             Self::Process(region) => region.addr(),
+            Self::Parted(region) => region.addr(),
         }
     }
 
@@ -48,6 +53,7 @@ impl RegionMemory for Reach {
         match self {
             Self::Mapped(region) => region.len(),
             Self::Process(region) => region.len(),
+            Self::Parted(region) => region.len(),
         }
     }
 
@@ -64,6 +70,7 @@ impl RegionMemory for Reach {
                 Ok(())
             }
             Self::Process(region) => region.copy_out(offset, out, crc),
+            Self::Parted(region) => region.copy_out(offset, out, crc),
         }
     }
 
@@ -80,6 +87,7 @@ impl RegionMemory for Reach {
                 Ok(())
             }
             Self::Process(region) => region.copy_in(offset, data, crc),
+            Self::Parted(region) => region.copy_in(offset, data, crc),
         }
     }
 
@@ -87,6 +95,7 @@ impl RegionMemory for Reach {
         match self {
             Self::Mapped(region) => Ok(region.atomic(offset, op)),
             Self::Process(region) => region.atomic(offset, op),
+            Self::Parted(region) => region.atomic(offset, op),
         }
     }
 

@@ -6,6 +6,8 @@ mod common;
 mod holds;
 #[path = "service/hostile.rs"]
 mod hostile;
+#[path = "service/promotion.rs"]
+mod promotion;
 
 use common::{End, PATIENCE, Pair, address, pattern, service};
 use std::ptr::NonNull;

@@ -118,7 +118,11 @@ impl Line {
     fn room_for_answer(&self, request: &Request) -> Result<Vec<OwnedFd>, Error> {
         let brings = matches!(
             request,
-            Request::RequestRing(_) | Request::WatchEvents(_) | Request::AllocMemory(_)
+            Request::RequestRing(_)
+                | Request::WatchEvents(_)
+                | Request::AllocMemory(_)
+                | Request::LendMemory(_)
+                | Request::OpenUserfault(_)
         );
         let count = if brings { MAX_DESCRIPTORS } else { 0 };
         let room = (0..count).map(|_| self.socket.try_clone());

@@ -1,6 +1,7 @@
 //! Protection domains, regions and windows of the program.
 
 use super::Client;
+use super::promotion::Promotable;
 use crate::error::Error;
 use crate::node::shared::Shared;
 use crate::platform::Reach;
@@ -22,32 +23,47 @@ use trunkline_qpmap::regions::MwType;
 use trunkline_qpmap::ring::RingMemory;
 use trunkline_wire::{Gid, Rkey};
 
-/// Memory of the program, and the service's name of it if it is in a segment.
+/// Memory of the program for a region.
 #[derive(Debug)]
 pub(crate) struct Memory {
+    /// Pages of it that are promoted are its own again before it is gone itself.
+    source: Source,
     pub(crate) region: Region,
-    shared: Option<Handle>,
+}
+
+/// Whose memory it is.
+#[derive(Debug)]
+enum Source {
+    /// The program's, of a node inside it.
+    Inside,
+    /// A service's, which both share and the service calls so.
+    Segment(Handle),
+    /// The program's, which the service reaches through `/proc/self/mem`, but for what is promoted.
+    Foreign(Promotable),
 }
 
 impl Memory {
-    /// Memory of the program's own, which the service reaches through `/proc/self/mem`.
-    pub(crate) const fn foreign(region: Region) -> Self {
-        Self {
-            region,
-            shared: None,
-        }
+    /// Memory of the program's own, for a region of that node.
+    pub(crate) fn foreign(node: &Shared, region: Region, access: Access) -> Self {
+        let source = match node.client() {
+            Some(client) => Source::Foreign(client.promoter.hold(&region, access)),
+            None => Source::Inside,
+        };
+        Self { source, region }
     }
 
     /// New zeroed memory for a region of that node.
     ///
     /// # Errors
     /// There is none.
-    pub(crate) fn allocate(node: &Shared, length: usize) -> Result<Self, Error> {
-        if let Some(client) = node.client() {
-            return client.allocate(length);
+    pub(crate) fn allocate(node: &Shared, length: usize, access: Access) -> Result<Self, Error> {
+        if let Some(client) = node.client()
+            && let Some(memory) = client.allocate(length)?
+        {
+            return Ok(memory);
         }
         let region = Region::allocate(length).map_err(Error::system("mmap"))?;
-        Ok(Self::foreign(region))
+        Ok(Self::foreign(node, region, access))
     }
 
     /// How a node inside the program reaches it.
@@ -63,12 +79,34 @@ impl Memory {
         }
     }
 
+    /// Whether this process may touch it.
+    ///
+    /// # Errors
+    /// It is a child of the one that shares it with a service.
+    pub(crate) fn check_own(&self, node: &Shared) -> Result<(), Error> {
+        match &self.source {
+            Source::Segment(_) => Ok(node.life.check_own()?),
+            Source::Inside | Source::Foreign(_) => Ok(()),
+        }
+    }
+
+    /// Bytes of it that are in this process and in the one that carries the node.
+    pub(crate) fn shared_len(&self) -> usize {
+        match &self.source {
+            Source::Inside | Source::Segment(_) => self.region.len(),
+            Source::Foreign(promotable) => promotable.shared_len(),
+        }
+    }
+
     fn place(&self) -> RegionPlace {
-        match self.shared {
-            Some(memory) => RegionPlace::Shared { memory, offset: 0 },
-            None => RegionPlace::Foreign {
-                addr: self.region.addr(),
+        let addr = self.region.addr();
+        match &self.source {
+            Source::Segment(memory) => RegionPlace::Shared {
+                memory: *memory,
+                offset: 0,
             },
+            Source::Foreign(promotable) => promotable.place(addr),
+            Source::Inside => RegionPlace::Foreign { addr },
         }
     }
 }
@@ -90,24 +128,15 @@ impl Client {
         self.destroy(DeallocPd { pd });
     }
 
-    /// Zeroed memory for a region: shared with the service where it has room, else the program's
-    /// own.
-    pub(crate) fn allocate(&self, length: usize) -> Result<Memory, Error> {
+    /// Zeroed memory for a region that is shared with the service; `None`: that has no room for it.
+    fn allocate(&self, length: usize) -> Result<Option<Memory>, Error> {
         let words = length.div_ceil(size_of::<u64>());
         let words = u32::try_from(words)
             .ok()
             .filter(|words| *words <= MAX_WORDS);
-        if let Some(words) = words.filter(|words| *words > 0)
-            && let Some(memory) = self.allocate_shared(words, length)?
-        {
-            return Ok(memory);
-        }
-        let region = Region::allocate(length).map_err(Error::system("mmap"))?;
-        Ok(Memory::foreign(region))
-    }
-
-    /// `None`: the service has no room for it.
-    fn allocate_shared(&self, words: u32, length: usize) -> Result<Option<Memory>, Error> {
+        let Some(words) = words.filter(|words| *words > 0) else {
+            return Ok(None);
+        };
         let allocated = self.line.ask::<MemoryAllocated>(AllocMemory { words }, &[]);
         let (allocated, descriptors) = match allocated {
             Ok(allocated) => allocated,
@@ -120,13 +149,13 @@ impl Client {
         let region = region.part(0, length).expect("there are as many words");
         Ok(Some(Memory {
             region,
-            shared: Some(allocated.memory),
+            source: Source::Segment(allocated.memory),
         }))
     }
 
     /// The service keeps the memory for as long as it is registered.
     fn let_go(&self, memory: &Memory) {
-        if let Some(memory) = memory.shared {
+        if let Source::Segment(memory) = memory.source {
             self.destroy(FreeMemory { memory });
         }
     }

@@ -11,6 +11,7 @@ mod call;
 mod completions;
 mod events;
 mod memory;
+mod promotion;
 mod queues;
 pub(crate) mod steps;
 mod texts;
@@ -21,6 +22,7 @@ pub(crate) use call::connect_to;
 pub(crate) use completions::Signals;
 pub(crate) use events::{cq_id, srq_id};
 pub(crate) use memory::{Memory, Registration};
+pub use promotion::{AttachOptions, Promotion};
 pub(crate) use queues::{QpObjects, ServedQp, is_offered};
 
 use crate::error::Error;
@@ -30,6 +32,7 @@ use crate::node::shared::Shared;
 use bells::WorkerBells;
 use call::{Line, Reply};
 use events::Numbers;
+use promotion::Promoter;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
@@ -57,6 +60,7 @@ pub(crate) struct Client {
     /// The version of the service, if it is another one than that of this program.
     fw_ver: OnceLock<&'static str>,
     watcher: Watcher,
+    promoter: Promoter,
 }
 
 impl fmt::Debug for Client {
@@ -79,7 +83,8 @@ impl Node {
     /// Posting and polling are stores and loads, and a system call where the service sleeps;
     /// whatever else a handle does is a message and its answer. Memory that
     /// [`Pd::register`](crate::Pd::register) allocates is shared with the service; other memory of
-    /// the program the service reads and writes through `/proc/self/mem`.
+    /// the program the service reads and writes through `/proc/self/mem`, but for pages that are
+    /// promoted ([`Promotion`]).
     ///
     /// When the service ends the node is down ([`Node::health`] says why), the event
     /// [`DeviceFatal`](crate::Event::DeviceFatal) comes, and CQs give an error once all that
@@ -90,6 +95,14 @@ impl Node {
     /// A service that does not answer within 10 seconds is given up.
     /// [`Error::Down`]: the service does not take the program, and says why.
     pub fn attach(path: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::attach_with(path, &AttachOptions::default())
+    }
+
+    /// Attaches the program to a service in a way of its own.
+    ///
+    /// # Errors
+    /// As [`attach`](Self::attach).
+    pub fn attach_with(path: impl AsRef<Path>, options: &AttachOptions) -> Result<Self, Error> {
         let address = ServiceAddress::of(path.as_ref())?;
         let life = Arc::new(Life::new(Vec::new())?);
         let line = Arc::new(Line::open(&address, Arc::clone(&life))?);
@@ -115,6 +128,7 @@ impl Node {
             .ok_or_else(|| line.broken("its node has no workers, or too many"))?;
         let watcher = Watcher::start(&line)?;
         let client = Client {
+            promoter: Promoter::new(options.promotion, &line),
             line,
             events,
             bells: (0..workers.count()).map(|_| OnceLock::new()).collect(),

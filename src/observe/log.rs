@@ -3,11 +3,12 @@
 //!
 //! - error: a worker failed.
 //! - warn: a connection died of its peer's silence; the machine refuses an offload, or to send to a
-//!   peer; a CQ overran, and its QPs go to error; a service parts with a program for what it did.
+//!   peer; a CQ overran, and its QPs go to error; a service parts with a program for what it did;
+//!   a program cannot share memory with its service.
 //! - info: nodes start and end; programs attach to a service and end; peers are met, start anew;
 //!   what programs asked for cannot be had.
 //! - debug: steps of handshakes, connections that open and close, QPs that change connections or go
-//!   to error.
+//!   to error; memory that is not shared with a service.
 //!
 //! Events are within the span `worker` of their node's address and their worker's index, and those
 //! of a handshake within its span `connection_setup`.
@@ -21,6 +22,7 @@ use tracing::{Span, debug, debug_span, error, error_span, info, warn};
 use trunkline_cm::Step;
 use trunkline_dataplane::Errno;
 use trunkline_dataplane::port::Capabilities;
+use trunkline_dataplane::promotion::NotPromoted;
 use trunkline_qpmap::{Cause, CqId, PeerIdentity, Trace};
 use trunkline_wire::{Qpn, Workers};
 
@@ -159,6 +161,16 @@ pub(crate) fn parted(client: &ClientStatus, why: &str, is_violation: bool) {
     } else {
         info!(%name, pid, uid, qps, %why, "a program is gone");
     }
+}
+
+/// A program promotes no memory at its service any more.
+pub(crate) fn never_promoted(why: &NotPromoted) {
+    warn!(%why, "no memory of this program can be shared with its service");
+}
+
+/// Memory of the program is registered as it is.
+pub(crate) fn not_promoted(addr: u64, bytes: usize, why: &NotPromoted) {
+    debug!(addr, bytes, %why, "memory is not shared with the service");
 }
 
 /// A node has started.

@@ -17,8 +17,11 @@ use trunkline_host::closer::Closer;
 use trunkline_host::control::Answer;
 use trunkline_host::piece::PieceName;
 use trunkline_host::socket::{Peer, try_send_with_fds};
-use trunkline_host::{Piece, Pieces, Table, Words};
+use trunkline_host::{Lent, Piece, Pieces, Table, Words};
 use trunkline_qpmap::Tenant;
+
+/// Most segments that a program is lent: each is a mapping and a descriptor of the service.
+const MAX_LENT: u32 = 64;
 
 /// How far a program has come.
 #[derive(Debug, Eq, PartialEq)]
@@ -63,6 +66,8 @@ pub(super) struct Belongings {
     pub(super) mrs: Table<MrEntry>,
     pub(super) pds: Table<Pd>,
     pub(super) memories: Table<Arc<Piece>>,
+    /// Segments whose pages it gives out by itself.
+    pub(super) lent: Table<Arc<Lent>>,
     pub(super) bells: Bells,
     pub(super) graves: Graves,
     pub(super) pieces: Pieces,
@@ -107,6 +112,7 @@ impl Client {
                 mrs: Table::new(limits.mrs),
                 pds: Table::new(limits.mrs),
                 memories: Table::new(limits.mrs),
+                lent: Table::new(MAX_LENT),
                 bells: Bells::new(workers, limits.qps),
                 graves: Graves::default(),
                 pieces: Pieces::new(limits.segment_bytes),

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use trunkline_dataplane::ProcessMemory;
 use trunkline_host::handles::Drain;
-use trunkline_host::{Piece, Pieces};
+use trunkline_host::{Lent, Piece, Pieces};
 use trunkline_qpmap::Tenant;
 
 /// Objects that one step destroys at most.
@@ -28,6 +28,7 @@ pub(super) struct Reaper {
     mrs: Drain<MrEntry>,
     pds: Drain<Pd>,
     memories: Drain<Arc<Piece>>,
+    lent: Drain<Arc<Lent>>,
     graves: Graves,
     pieces: Pieces,
     memory: Option<ProcessMemory>,
@@ -54,6 +55,7 @@ pub(super) struct Remains {
     pub(super) copier: Option<JoinHandle<()>>,
     _descriptors: Vec<OwnedFd>,
     _pieces: Pieces,
+    _lent: Vec<Arc<Lent>>,
 }
 
 impl Reaper {
@@ -70,6 +72,7 @@ impl Reaper {
             mrs: all.mrs.into_drain(),
             pds: all.pds.into_drain(),
             memories: all.memories.into_drain(),
+            lent: all.lent.into_drain(),
             graves: all.graves,
             pieces: all.pieces,
             memory: left.memory,
@@ -117,6 +120,7 @@ impl Reaper {
                 copier: self.memory.take().and_then(ProcessMemory::into_thread),
                 _descriptors: descriptors,
                 _pieces: std::mem::replace(&mut self.pieces, Pieces::new(0)),
+                _lent: self.lent.drain_some(usize::MAX).collect(),
             });
         }
         Left::More

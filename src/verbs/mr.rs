@@ -105,7 +105,7 @@ impl Pd {
     /// # Errors
     /// No memory, no key left, no bytes, or remote rights without [`Access::LOCAL_WRITE`].
     pub fn register(&self, length: usize, access: Access) -> Result<Mr, Error> {
-        let memory = Memory::allocate(&self.0.node, length)?;
+        let memory = Memory::allocate(&self.0.node, length, access)?;
         self.register_memory(memory, None, access)
     }
 
@@ -127,7 +127,7 @@ impl Pd {
     /// # }
     /// ```
     pub fn register_iova(&self, length: usize, iova: u64, access: Access) -> Result<Mr, Error> {
-        let memory = Memory::allocate(&self.0.node, length)?;
+        let memory = Memory::allocate(&self.0.node, length, access)?;
         self.register_memory(memory, Some(iova), access)
     }
 
@@ -148,7 +148,8 @@ impl Pd {
     ) -> Result<Mr, Error> {
         // SAFETY: the caller promises what `Region::foreign` asks for.
         let region = unsafe { Region::foreign(address, length) };
-        self.register_memory(Memory::foreign(region), None, access)
+        let memory = Memory::foreign(&self.0.node, region, access);
+        self.register_memory(memory, None, access)
     }
 
     /// Registers memory that the program already has under the addresses from `iova` on
@@ -168,7 +169,8 @@ impl Pd {
     ) -> Result<Mr, Error> {
         // SAFETY: the caller promises what `Region::foreign` asks for.
         let region = unsafe { Region::foreign(address, length) };
-        self.register_memory(Memory::foreign(region), Some(iova), access)
+        let memory = Memory::foreign(&self.0.node, region, access);
+        self.register_memory(memory, Some(iova), access)
     }
 
     /// Registers memory under its own addresses, or those from an iova on.
@@ -199,7 +201,7 @@ impl Pd {
         };
         Ok(Mr {
             pd: self.clone(),
-            region: memory.region,
+            memory,
             access,
             keys,
             served,
@@ -234,7 +236,7 @@ impl From<Registered> for Keys {
 /// memory registered, which is sound.
 pub struct Mr {
     pd: Pd,
-    region: Region,
+    memory: Memory,
     access: Access,
     keys: Keys,
     /// What its service calls it, if one carries the node.
@@ -258,7 +260,7 @@ impl fmt::Debug for Mr {
 impl Mr {
     /// Virtual address of the first byte, in this program.
     pub fn addr(&self) -> u64 {
-        self.region.addr()
+        self.memory.region.addr()
     }
 
     /// Address of the first byte as peers and work requests name it: [`addr`](Self::addr), unless
@@ -269,7 +271,14 @@ impl Mr {
 
     /// Bytes.
     pub fn len(&self) -> usize {
-        self.region.len()
+        self.memory.region.len()
+    }
+
+    /// Bytes of it on which atomics of peers are atomic towards this program's own instructions:
+    /// all of them in a node inside the program, and in memory that a service allocates for
+    /// [`Pd::register`]; elsewhere those of promoted pages ([`Promotion`](crate::Promotion)).
+    pub fn shared_len(&self) -> usize {
+        self.memory.shared_len()
     }
 
     /// Returns false: every region has bytes.
@@ -309,33 +318,34 @@ impl Mr {
     /// Copies `data` in.
     ///
     /// # Errors
-    /// [`Error::OutOfRegion`]
+    /// [`Error::OutOfRegion`]; [`Down::Forked`] in a child of the program, if a service has
+    /// allocated the memory: the child would write what its parent has.
     pub fn write(&self, offset: usize, data: &[u8]) -> Result<(), Error> {
         self.check(offset, data.len())?;
-        self.region.copy_in(offset, data, None);
+        self.memory.region.copy_in(offset, data, None);
         Ok(())
     }
 
     /// Copies bytes out.
     ///
     /// # Errors
-    /// [`Error::OutOfRegion`]
+    /// As [`write`](Self::write).
     pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), Error> {
         self.check(offset, out.len())?;
-        self.region.copy_out(offset, out, None);
+        self.memory.region.copy_out(offset, out, None);
         Ok(())
     }
 
     /// Runs an atomic on the 8 bytes at `offset`; atomic also towards peers' atomics.
     ///
     /// # Errors
-    /// [`Error::OutOfRegion`]; [`Error::Misaligned`] when the address is not a multiple of 8.
+    /// As [`write`](Self::write); [`Error::Misaligned`] when the address is not a multiple of 8.
     pub fn atomic(&self, offset: usize, op: AtomicOp) -> Result<u64, Error> {
         self.check(offset, 8)?;
         if !self.addr().wrapping_add(offset as u64).is_multiple_of(8) {
             return Err(Error::Misaligned { offset });
         }
-        Ok(self.region.atomic(offset, op))
+        Ok(self.memory.region.atomic(offset, op))
     }
 
     /// Deregisters it (`ibv_dereg_mr(3)`), unless windows are bound to it.
@@ -370,6 +380,7 @@ impl Mr {
     }
 
     fn check(&self, offset: usize, length: usize) -> Result<(), Error> {
+        self.memory.check_own(&self.pd.0.node)?;
         match offset.checked_add(length) {
             Some(end) if end <= self.len() => Ok(()),
             _ => Err(Error::OutOfRegion {

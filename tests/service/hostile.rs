@@ -7,6 +7,8 @@ pub(crate) mod raw;
 
 #[path = "intrusions.rs"]
 mod intrusions;
+#[path = "lies.rs"]
+mod lies;
 #[path = "lingering.rs"]
 mod lingering;
 #[path = "quotas.rs"]

@@ -9,11 +9,14 @@ use crate::service::reply::{Refusal, Reply};
 use crate::verbs::ah::check_peer;
 use crate::verbs::mr::Pd;
 use std::sync::Arc;
-use trunkline_dataplane::Region;
-use trunkline_host::control::answers::{MemoryAllocated, MrRegistered, MwAllocated, PdAllocated};
+use trunkline_dataplane::process::page_size;
+use trunkline_dataplane::{PartedRegion, ProcessRegion, Region, promotion};
+use trunkline_host::control::answers::{
+    MemoryAllocated, MemoryLent, MrRegistered, MwAllocated, PdAllocated, UserfaultOpened,
+};
 use trunkline_host::control::attributes::{MwKind, RegionPlace};
 use trunkline_host::control::requests::{RegisterMr, ReregisterMr};
-use trunkline_host::{Handle, Words};
+use trunkline_host::{Handle, Lent, Words};
 use trunkline_qpmap::VerbsError;
 use trunkline_qpmap::regions::MwType;
 use trunkline_qpmap::ring::RingMemory;
@@ -64,6 +67,44 @@ impl Desk<'_> {
         done()
     }
 
+    pub(super) fn lend_memory(&mut self, bytes: u64) -> Answered {
+        let all = &mut self.client.belongings;
+        let segment = Arc::new(all.pieces.lend(bytes)?);
+        let file = Arc::clone(segment.file());
+        let lent = all.lent.insert(segment).map_err(full("lent segments"))?;
+        Ok(Reply {
+            descriptor: Some(file),
+            ..MemoryLent { lent }.into()
+        })
+    }
+
+    pub(super) fn return_memory(&mut self, lent: Handle) -> Answered {
+        let all = &mut self.client.belongings;
+        if Arc::strong_count(entry!(all.lent, lent, "lent memory")?) > 1 {
+            return Err(busy("lent memory"));
+        }
+        let segment = all.lent.remove(lent).and_then(Arc::into_inner);
+        let file = segment.and_then(|segment| Arc::into_inner(segment.into_file()));
+        // All its pages may go with the descriptor, which takes long.
+        all.graves.bury(file);
+        done()
+    }
+
+    pub(super) fn open_userfault(&self) -> Answered {
+        let device = promotion::open_device()?;
+        Ok(Reply {
+            descriptor: Some(Arc::new(device)),
+            ..UserfaultOpened {}.into()
+        })
+    }
+
+    /// Memory of the program's own.
+    fn foreign(&self, addr: u64, length: usize) -> Result<ProcessRegion, Refusal> {
+        let memory = self.client.memory.as_ref();
+        let none = || Refusal::fault("no descriptor of the program's memory came".into());
+        Ok(memory.ok_or_else(none)?.region(addr, length)?)
+    }
+
     /// How the memory of a region is reached.
     fn reach(&self, place: RegionPlace, length: u64) -> Result<Reach, Refusal> {
         let too_long = || Refusal::fault(format!("{length} bytes are not all there"));
@@ -77,11 +118,27 @@ impl Desk<'_> {
                     .and_then(|offset| region.part(offset, length));
                 Ok(Reach::Mapped(region.ok_or_else(too_long)?))
             }
-            RegionPlace::Foreign { addr } => {
-                let memory = self.client.memory.as_ref();
-                let none = || Refusal::fault("no descriptor of the program's memory came".into());
-                let region = memory.ok_or_else(none)?.region(addr, length)?;
-                Ok(Reach::Process(region))
+            RegionPlace::Foreign { addr } => Ok(Reach::Process(self.foreign(addr, length)?)),
+            RegionPlace::Promoted {
+                lent,
+                addr,
+                start,
+                length: pages,
+                offset,
+            } => {
+                let whole = self.foreign(addr, length)?;
+                let lent = entry!(self.client.belongings.lent, lent, "lent memory")?;
+                // Words of both are at the same places of their pages, so that atomics are whole.
+                let page = page_size() as u64;
+                let is_aligned = addr.wrapping_add(start) % page == 0 && offset % page == 0;
+                let [start, pages, offset] = [start, pages, offset].map(usize::try_from);
+                let (Ok(start), Ok(pages), Ok(offset), true) = (start, pages, offset, is_aligned)
+                else {
+                    return Err(too_long());
+                };
+                let shared = Region::of_words(Arc::clone(lent), Lent::words).part(offset, pages);
+                let parted = shared.and_then(|shared| PartedRegion::new(whole, start, shared));
+                Ok(Reach::Parted(Arc::new(parted.ok_or_else(too_long)?)))
             }
         }
     }

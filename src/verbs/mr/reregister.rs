@@ -3,7 +3,6 @@
 use super::{Mr, Pd};
 use crate::attached::{Memory, Registration};
 use crate::error::Error;
-use crate::platform::Reach;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use trunkline_conn::mem::{Access, RegionMemory};
@@ -105,28 +104,26 @@ impl Mr {
         };
         let iova = change.iova.unwrap_or(own);
         let (pd, node) = (pd.clone(), Arc::clone(node));
-        let (memory, is_new) = match change.memory {
-            Some(memory) => (memory, true),
-            None => (self.region.clone(), false),
-        };
+        let memory = change
+            .memory
+            .map(|region| Memory::foreign(&node, region, access));
         let taken = if let (Some(client), Some(mr)) = (node.client(), self.served) {
             let how = Registration {
                 pd: pd.0.served()?,
                 iova,
                 access,
             };
-            let memory = Memory::foreign(memory.clone());
-            self.keys = client.reregister(mr, is_new.then_some(&memory), &how)?;
+            self.keys = client.reregister(mr, memory.as_ref(), &how)?;
             None
         } else {
             let (regions, id) = (node.regions()?, pd.0.id()?);
-            let reach = Reach::Mapped(memory.clone());
+            let reach = memory.as_ref().unwrap_or(&self.memory).reach();
             let (registered, taken) = regions.reregister(self.rkey(), id, reach, iova, access)?;
             self.keys = registered.into();
             Some(taken)
         };
         self.access = access;
-        let old = std::mem::replace(&mut self.region, memory);
+        let old = memory.map(|memory| std::mem::replace(&mut self.memory, memory));
         let left = std::mem::replace(&mut self.pd, pd);
         let outcome = taken.map_or(Ok(()), |taken| node.retire(taken));
         drop((old, left));
