@@ -7,7 +7,9 @@ use crate::common::{address, wait_for};
 use std::ptr::NonNull;
 use std::time::Duration;
 use trunkline::service::{Limits, Service};
-use trunkline::{Access, Cq, Drive, Node, Qp, RecvWr, Remote, SendWr, Status};
+use trunkline::{
+    Access, AttachOptions, Cq, Drive, Node, Promotion, Qp, RecvWr, Remote, SendWr, Status,
+};
 
 /// Lets this process have so many descriptors.
 fn allow(descriptors: u64) {
@@ -192,12 +194,14 @@ fn foreign(service: &Service) -> u64 {
         .map_or(0, |client| client.foreign_bytes)
 }
 
-/// A peer asks for memory that the program gave back to the system meanwhile.
-fn unmap(request: fn(Remote) -> SendWr<'static>) {
+/// A peer asks for memory that the program gave back to the system meanwhile. What is promoted the
+/// service has still.
+fn unmap(request: fn(Remote) -> SendWr<'static>, promotion: Promotion) {
     let _alone = alone();
     let (service, path) = new_service();
     let peer = Peer::new();
-    let end = Peer::of(Node::attach(&path).unwrap());
+    let options = AttachOptions { promotion };
+    let end = Peer::of(Node::attach_with(&path, &options).unwrap());
     let neighbour = Neighbour::start(&path, &peer);
     let connect = || {
         let ((qa, ca), (qb, cb)) = (peer.qp(), end.qp());
@@ -231,11 +235,9 @@ fn unmap(request: fn(Remote) -> SendWr<'static>) {
             ended = wait_for(&ca).status;
         }
     }
-    println!("{ended:?}");
-    assert!(
-        ended != Status::Success && ended != Status::Flushed,
-        "{ended:?}"
-    );
+    println!("{ended:?}, {} bytes promoted", mr.shared_len());
+    assert_ne!(ended, Status::Flushed);
+    assert_eq!(ended == Status::Success, mr.shared_len() > 0);
     let sges = [peer.mr.sge(0, 64)];
     let request = SendWr::write(end.mr.remote(0)).sges(&sges).signaled();
     other.post_send(&[request]).unwrap();
@@ -249,10 +251,15 @@ fn unmap(request: fn(Remote) -> SendWr<'static>) {
 
 #[test]
 fn memory_that_is_unmapped_while_a_peer_writes_ends_that_qp_alone() {
-    unmap(SendWr::write);
+    unmap(SendWr::write, Promotion::Never);
 }
 
 #[test]
 fn memory_that_is_unmapped_while_a_peer_reads_ends_that_qp_alone() {
-    unmap(SendWr::read);
+    unmap(SendWr::read, Promotion::Never);
+}
+
+#[test]
+fn promoted_memory_that_is_unmapped_while_a_peer_writes_ends_nothing() {
+    unmap(SendWr::write, Promotion::Always);
 }
