@@ -57,7 +57,7 @@ fn is_written(access: Access) -> bool {
 /// EINVAL: it has no address. EFAULT: the program itself may not do there what is asked for.
 fn memory(addr: *mut c_void, length: usize, access: Access) -> Result<NonNull<u8>, Errno> {
     let memory = NonNull::new(addr.cast::<u8>()).ok_or(INVALID)?;
-    maps::check(addr as u64, length as u64, is_written(access))?;
+    maps::check(addr.addr(), length, is_written(access))?;
     Ok(memory)
 }
 

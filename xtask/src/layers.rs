@@ -40,7 +40,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (GRPC, &[ROOT, TOKIO]),
     (GRPC_PROTOS, &[]),
     (CLI, &[WIRE, DATAPLANE, ROOT]),
-    (VERBS, &[ROOT]),
+    (VERBS, &[DATAPLANE, ROOT]),
     (SIM, &[WIRE, CONN, QPMAP, CM, DATAPLANE, ROOT]),
     (
         "trunkline-benches",
