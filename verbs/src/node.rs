@@ -2,6 +2,7 @@
 //!
 //! `TRUNKLINE_SOCKET` names the socket of a service that carries it. Else `TRUNKLINE_ADDRESS` names
 //! the IP address of a node inside the program, driven by threads of its own, on a UDP port.
+//! `TRUNKLINE_PROMOTE` says which memory becomes shared with a service: never, auto or always.
 
 use crate::answer::{Errno, INVALID};
 use crate::complaint::{self, complain};
@@ -12,11 +13,13 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use trunkline::{Down, Node};
+use trunkline::{AttachOptions, Down, Node, Promotion};
 
 /// Names of the variables that say where the node is.
 const SOCKET: &str = "TRUNKLINE_SOCKET";
 const ADDRESS: &str = "TRUNKLINE_ADDRESS";
+/// Name of the variable that says which memory is promoted.
+const PROMOTE: &str = "TRUNKLINE_PROMOTE";
 /// How long the node goes on for what its peers are owed when the program closes it or exits.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 /// How long a QP that goes waits at most for what the node owes. Others may have work without end.
@@ -46,13 +49,16 @@ enum Place {
 /// # Errors
 /// EINVAL: what is set is no address.
 fn place() -> Result<Option<Place>, Errno> {
-    // A variable that is empty counts as not set.
-    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     if let Some(socket) = set(SOCKET) {
         return Ok(Some(Place::Service(socket.into())));
     }
     let inside = |address: OsString| parsed(&address).map(Place::Inside);
     set(ADDRESS).map(inside).transpose()
+}
+
+/// What a variable is set to. One that is empty counts as not set.
+fn set(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
 fn parsed(address: &OsStr) -> Result<IpAddr, Errno> {
@@ -61,6 +67,25 @@ fn parsed(address: &OsStr) -> Result<IpAddr, Errno> {
         complain(&format!("{ADDRESS}: '{text}' is no IP address"));
         INVALID
     })
+}
+
+/// How the program attaches to a service.
+///
+/// # Errors
+/// EINVAL: what is set is none of the words.
+fn options(promote: Option<OsString>) -> Result<AttachOptions, Errno> {
+    let word = promote.as_deref().map(OsStr::to_string_lossy);
+    let promotion = match word.as_deref() {
+        None => Promotion::default(),
+        Some("never") => Promotion::Never,
+        Some("auto") => Promotion::Auto,
+        Some("always") => Promotion::Always,
+        Some(other) => {
+            complain(&format!("{PROMOTE}: '{other}': never, auto or always"));
+            return Err(INVALID);
+        }
+    };
+    Ok(AttachOptions { promotion })
 }
 
 /// Whether the program is to see a device.
@@ -116,9 +141,8 @@ impl OpenNode {
             return Ok(node);
         }
         let node = match place()?.ok_or(Errno(libc::ENODEV))? {
-            Place::Service(socket) => {
-                Node::attach(socket).inspect_err(|error| complain(&complaint::of_service(error)))?
-            }
+            Place::Service(socket) => Node::attach_with(socket, &options(set(PROMOTE))?)
+                .inspect_err(|error| complain(&complaint::of_service(error)))?,
             Place::Inside(address) => {
                 let node = Node::builder().address(address).guid(guid_at(address));
                 node.build()
@@ -223,6 +247,21 @@ fn end_with_the_program() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_promoted_is_said_in_one_of_three_words() {
+        let said = |word: Option<&str>| {
+            let options = options(word.map(OsString::from));
+            options.map(|options| options.promotion)
+        };
+        assert_eq!(said(None), Ok(Promotion::Auto));
+        assert_eq!(said(Some("auto")), Ok(Promotion::Auto));
+        assert_eq!(said(Some("never")), Ok(Promotion::Never));
+        assert_eq!(said(Some("always")), Ok(Promotion::Always));
+        for word in ["", "Always", "1"] {
+            assert_eq!(said(Some(word)), Err(INVALID), "{word}");
+        }
+    }
 
     #[test]
     fn guids_are_local_and_differ_as_addresses_do() {

@@ -1,7 +1,7 @@
 //! A program in C that was written for this: it asks for what the distribution's programs do not.
 
 use crate::library::library;
-use crate::pair::Addresses;
+use crate::pair::{Addresses, Services};
 use std::path::Path;
 use std::process::Command;
 
@@ -31,11 +31,29 @@ pub(crate) fn run() {
         "{}",
         String::from_utf8_lossy(&built.stderr)
     );
-    let mut run = Command::new(&program);
-    run.env("LD_LIBRARY_PATH", library());
-    run.env("TRUNKLINE_ADDRESS", Addresses::new().server);
-    let ran = run.output().unwrap();
+    let services = Services::new();
+    let address = Addresses::new().server;
+    let socket = &services.sockets[0];
+    for variables in [
+        [
+            ("TRUNKLINE_ADDRESS", address.as_str()),
+            ("TRUNKLINE_PROMOTE", "auto"),
+        ],
+        [("TRUNKLINE_SOCKET", socket), ("TRUNKLINE_PROMOTE", "never")],
+        [
+            ("TRUNKLINE_SOCKET", socket),
+            ("TRUNKLINE_PROMOTE", "always"),
+        ],
+    ] {
+        let mut run = Command::new(&program);
+        run.env("LD_LIBRARY_PATH", library()).envs(variables);
+        let ran = run.output().unwrap();
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert!(
+            ran.status.success(),
+            "{variables:?}: {}\n{said}",
+            ran.status
+        );
+    }
     std::fs::remove_dir_all(&folder).unwrap();
-    let said = String::from_utf8_lossy(&ran.stderr);
-    assert!(ran.status.success(), "{}\n{said}", ran.status);
 }

@@ -159,16 +159,25 @@ static void *destroy_cq(void *event_cq)
 
 static void children(void)
 {
+	/* Registered memory: a child has what there was, and nothing of what either does then. */
+	volatile char *byte = memory + SIZE - 1;
+	char before = *byte;
+	*byte = 5;
 	pid_t child = fork();
+	*byte += 1;
 	if (child == 0) {
 		struct ibv_device_attr attr;
 		struct ibv_wc wc;
+		LAW(*byte == 6);
+		*byte = 9;
 		LAW(ibv_query_device(context, &attr) == EPERM);
 		LAW(ibv_poll_cq(cq, 1, &wc) == 0);
 		exit(0);
 	}
 	int status;
 	LAW(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+	LAW(*byte == 6);
+	*byte = before;
 }
 
 static void close_all(void)

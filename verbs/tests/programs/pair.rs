@@ -36,7 +36,7 @@ impl Addresses {
 /// Two services, on addresses of their own.
 pub(crate) struct Services {
     pub(crate) services: [Service; 2],
-    sockets: [String; 2],
+    pub(crate) sockets: [String; 2],
 }
 
 impl Services {
