@@ -9,8 +9,11 @@
 )]
 #![allow(clippy::print_stdout, reason = "this is what the program is for")]
 
+use std::error::Error;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::ptr::NonNull;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use trunkline::service::{Limits, Service};
 use trunkline::{Access, AttachOptions, Mr, Node, Pd, Promotion};
 
@@ -36,7 +39,17 @@ fn touch(memory: &mut [u8]) {
     }
 }
 
-fn main() -> Result<(), trunkline::Error> {
+/// Has a child made by fork(2).
+fn fork() -> std::io::Result<Duration> {
+    let mut command = Command::new("true");
+    // SAFETY: the child does nothing before it becomes another program.
+    let command = unsafe { command.pre_exec(|| Ok(())) };
+    let start = Instant::now();
+    command.status()?;
+    Ok(start.elapsed())
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
     let mut limits = Limits::default();
     limits.segment_bytes = 2 << 30;
     let node = Node::builder().address([127, 0, 0, 77].into()).build()?;
@@ -48,10 +61,12 @@ fn main() -> Result<(), trunkline::Error> {
         let start = Instant::now();
         let mr = register(&pd, &mut memory)?;
         let (registered, shared) = (start.elapsed(), mr.shared_len());
+        let forked = fork()?;
         let start = Instant::now();
         drop(mr);
         let gone = start.elapsed();
         println!("1 GiB, {promotion:?}: {registered:?}, {shared} bytes shared; gone in {gone:?}");
+        println!("a child made, run and ended meanwhile: {forked:?}");
     }
     for promotion in [Promotion::Never, Promotion::Auto] {
         let pd = pd(promotion)?;

@@ -186,6 +186,7 @@ impl Ledger {
         if !may_promote(&(at.addr()..at.addr() + len), &maps) {
             return Err(NotPromoted::NotPlain);
         }
+        fork::watch();
         let shared = swap::share(userfault, at, place.base().as_ptr(), len);
         if let Err(NotShared { error, is_undone }) = shared {
             if !is_undone {
@@ -194,7 +195,6 @@ impl Ledger {
             }
             return Err(NotPromoted::System(error));
         }
-        fork::watch();
         let run = Run {
             len,
             place: place.clone(),
