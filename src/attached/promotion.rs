@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use trunkline_conn::mem::{Access, RegionMemory};
 use trunkline_dataplane::Region;
 use trunkline_dataplane::promotion::{Held, Lender, NotPromoted, hold};
+use trunkline_host::Handle;
 use trunkline_host::control::answers::{Done, MemoryLent, UserfaultOpened};
 use trunkline_host::control::attributes::RegionPlace;
 use trunkline_host::control::requests::{LendMemory, OpenUserfault, ReturnMemory};
@@ -77,7 +78,7 @@ pub(super) struct Promotable {
 /// Its promoted part, as the service knows it.
 #[derive(Clone, Copy, Debug)]
 struct Shared {
-    lent: trunkline_host::Handle,
+    lent: Handle,
     start: u64,
     length: u64,
     offset: u64,
@@ -106,14 +107,10 @@ impl Promotable {
 impl Promoter {
     pub(super) fn new(promotion: Promotion, line: &Arc<Line>) -> Self {
         let to = Arc::clone(line);
-        let give_back = move |lent| {
-            // A service that is gone has taken it back.
-            let _ = to.ask::<Done>(ReturnMemory { lent }, &[]);
-        };
         Self {
             promotion,
             line: Arc::clone(line),
-            arena: Arena::new(give_back),
+            arena: Arena::new(move |lent| give_back(&to, lent)),
             is_hopeless: AtomicBool::new(false),
         }
     }
@@ -152,27 +149,38 @@ impl Promoter {
         let (MemoryLent { lent }, [file, _]): Reply<_> =
             self.line.ask(LendMemory { bytes }, &[])?;
         let file = file.ok_or_else(|| self.line.broken("no memory came"))?;
-        let mapping = Mapping::of_sealed(file.as_fd(), bytes);
-        let mapping = mapping.map_err(|error| self.line.broken(&error.to_string()))?;
-        self.arena.add(lent, mapping);
+        let mapping = Mapping::of_sealed(file.as_fd(), bytes).map_err(|error| {
+            give_back(&self.line, lent);
+            Error::system("memory of the service")(io::Error::other(error))
+        });
+        self.arena.add(lent, mapping?);
         Ok(())
     }
 
-    /// Bytes of the segment that has room for so many: usually more, and more with each.
-    fn usual(&self, bytes: u64) -> u64 {
-        bytes.max(KEPT << self.arena.segments().min(4))
+    /// Has it lend one with room for so many bytes: with more, and more each time, where it has as
+    /// many, so that not each region needs one.
+    fn borrow_for(&self, bytes: u64) -> Result<(), Error> {
+        let mut wanted = bytes.max(KEPT << self.arena.segments().min(4));
+        loop {
+            match self.borrow(wanted) {
+                Err(_) if wanted > bytes => wanted = bytes.max(wanted / 2),
+                done => return done,
+            }
+        }
     }
+}
+
+/// Tells the service of a segment that is not needed any more.
+fn give_back(line: &Line, lent: Handle) {
+    // One that is gone has taken it back.
+    let _ = line.ask::<Done>(ReturnMemory { lent }, &[]);
 }
 
 impl Lender for Promoter {
     fn lend(&self, len: usize) -> Option<Region> {
-        let take = || self.arena.take(len);
-        let pages = take().or_else(|| {
-            let bytes = len as u64;
-            let borrowed = self
-                .borrow(self.usual(bytes))
-                .or_else(|_| self.borrow(bytes));
-            borrowed.ok().and_then(|()| take())
+        let pages = self.arena.take(len).or_else(|| {
+            self.borrow_for(len as u64).ok()?;
+            self.arena.take(len)
         });
         Some(Region::of_words(Arc::new(pages?), LentPages::words))
     }

@@ -87,7 +87,7 @@ impl Drop for Held {
 /// 2 MiB.
 pub fn hold(memory: &Region, lender: Option<&dyn Lender>) -> Held {
     let start = memory.base().as_ptr().addr();
-    let range = start..start + memory.len();
+    let range = start..start.saturating_add(memory.len());
     let mut ledger = Ledger::lock();
     let shared = lender.map(|lender| ledger.shared(memory, &range, lender));
     ledger.live.insert(&range);
@@ -156,7 +156,8 @@ impl Ledger {
         lender: &dyn Lender,
     ) -> Result<(usize, Region), NotPromoted> {
         let page = page_size();
-        let pages = range.start.next_multiple_of(page)..range.end / page * page;
+        let first = range.start.checked_next_multiple_of(page);
+        let pages = first.unwrap_or(usize::MAX)..range.end / page * page;
         if pages.is_empty() {
             return Err(NotPromoted::NoPage);
         }
