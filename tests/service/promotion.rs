@@ -11,8 +11,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use trunkline::service::{Limits, Service};
 use trunkline::{
-    Access, AtomicOp, AttachOptions, Down, Drive, Error, Mr, Node, Pd, Promotion, Reregister,
-    SendOp, Status,
+    Access, AtomicOp, AttachOptions, Down, Drive, Error, Mr, Node, Pd, Promotion, QpOptions,
+    Reregister, SendOp, Status,
 };
 
 const PAGE: usize = 4096;
@@ -334,8 +334,17 @@ fn as_another_user() {
             );
         }
     }
-    let node = Node::attach(std::path::Path::new(&path)).unwrap();
-    let own = memory.register(&node.alloc_pd(), 0, 8 * PAGE, READ_WRITE);
+    let end = End::of(Node::attach(std::path::Path::new(&path)).unwrap());
+    memory.word(PAGE).store(7, Ordering::Relaxed);
+    let own = memory.register(&end.pd, 0, 8 * PAGE, Access::ALL);
     assert_eq!(own.shared_len(), 8 * PAGE);
+    // The service, which is another process, has the same pages.
+    let qp = end.qp(&QpOptions::default());
+    qp.connect(qp.address()).unwrap();
+    let add = AtomicOp::FetchAdd { add: 5 };
+    end.post(&qp, 1, SendOp::Atomic(own.remote(PAGE), add), 0, 8);
+    let done = end.send_cq.wait(PATIENCE).unwrap().unwrap();
+    assert_eq!((done.status, end.word(0)), (Status::Success, 7));
+    assert_eq!(memory.word(PAGE).load(Ordering::Relaxed), 12);
     println!("promoted as user {}", rustix::process::geteuid().as_raw());
 }
