@@ -442,7 +442,8 @@ fn qps_that_end_while_they_move_end_once_and_leave_nothing() {
         }
         .expect("it is there");
     }
-    for (all, new) in done.iter_mut().zip(run(&mut pair, 3000)) {
+    // Requests to those that left in order wait for a while.
+    for (all, new) in done.iter_mut().zip(run(&mut pair, 10_000)) {
         all.extend(new);
     }
     for (at, [ours, _]) in qps.iter().enumerate() {
@@ -471,14 +472,15 @@ fn a_node_that_ends_while_flows_move_says_so_and_its_peers_flows_fail() {
     pair.nodes[0].engine.close_connection(gone);
     let mut done = Vec::new();
     done.extend(run(&mut pair, 1)[0].iter().copied());
-    pair.nodes[1].engine.say_goodbye();
+    pair.nodes[1].engine.say_goodbye(false);
     let said = pair.sent_by(1);
     assert!(
         said.iter()
             .any(|(_, datagram)| Opcode(datagram[0]) == Opcode::SRC_CLOSE)
     );
     pair.deliver(0, &said);
-    done.extend(run(&mut pair, 200)[0].iter().copied());
+    // What is posted to those that left in order waits for a while.
+    done.extend(run(&mut pair, 10_000)[0].iter().copied());
     let mut ended: Vec<u32> = done.iter().map(|(qpn, ..)| qpn.get()).collect();
     ended.sort_unstable();
     ended.dedup();
@@ -517,7 +519,7 @@ fn no_call_ends_more_routes_the_more_the_peer_of_many_connections_takes_down_wit
     pair.run(20 * MILLISECOND);
     assert_eq!(pair.nodes[0].engine.counters().bound, ROUTES);
     let moved = watched(&mut pair.nodes[0]);
-    pair.nodes[1].engine.say_goodbye();
+    pair.nodes[1].engine.say_goodbye(false);
     let goodbyes = pair.sent_by(1);
     pair.deliver(0, &goodbyes[..1]);
     assert_eq!(pair.nodes[0].engine.connections(), []);

@@ -163,7 +163,7 @@ fn when_the_asked_qp_ends_what_waits_for_it_fails_in_any_order_of_packets() {
             pair.deliver(0, &farewell);
             pair.deliver(0, &consent);
             let_all_through(&mut pair);
-            pair.run(50 * MILLISECOND);
+            pair.run(200 * MILLISECOND);
             let outcome = outcome(&pair);
             assert_eq!(outcome, Some(Status::RetryExceeded), "{how:?}, {consents}");
         }
@@ -374,7 +374,7 @@ fn what_was_executed_succeeds_though_the_next_message_finds_nobody() {
     farewell.reverse();
     pair.deliver(0, &farewell);
     let_all_through(&mut pair);
-    pair.run(50 * MILLISECOND);
+    pair.run(200 * MILLISECOND);
     let done = pair.completions(0);
     let told: Vec<_> = done.iter().map(|done| (done.wr_id, done.status)).collect();
     assert_eq!(told, [(1, Status::Success), (2, Status::RetryExceeded)]);

@@ -71,7 +71,7 @@ fn the_end_of_a_node_is_heard_on_all_connections_though_one_goodbye_alone_arrive
         down.count()
     };
     assert_eq!(down(&mut pair), 0);
-    pair.nodes[0].engine.say_goodbye();
+    pair.nodes[0].engine.say_goodbye(false);
     let said = pair.sent_by(0);
     let goodbyes: Vec<_> = said
         .into_iter()
@@ -262,7 +262,7 @@ fn an_end_is_told_over_a_connection_of_a_programs_where_there_is_no_other() {
         engine.connect_request_begins(now, peer, a.qpn);
         engine.peer_unreachable(peer, a.qpn, VendorError::None);
         let outcome = |pair: &mut Pair| {
-            pair.run(50 * MILLISECOND);
+            pair.run(200 * MILLISECOND);
             let done = pair.completions(0);
             let done: Vec<_> = done.iter().map(|done| (done.wr_id, done.status)).collect();
             done

@@ -17,6 +17,8 @@ mod handshakes;
 mod hostile;
 mod ibta;
 mod idle;
+mod leaving;
+mod leaving_lies;
 mod lies;
 mod lives;
 mod look_ahead;

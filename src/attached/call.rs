@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use trunkline_host::control::answers::{Detached, Failed, Refused};
+use trunkline_host::control::requests::Detach;
 use trunkline_host::control::{Answer, MAX_MESSAGE, Request};
 use trunkline_host::piece::PieceName;
 use trunkline_host::socket::{MAX_DESCRIPTORS, SocketError, peer, recv_with_fds, send_with_fds};
@@ -38,6 +39,16 @@ struct State {
     number: u32,
     segments: SegmentTable,
     buffer: Box<[u8; MAX_MESSAGE]>,
+}
+
+impl State {
+    const fn next_number(&mut self) -> u32 {
+        self.number = match self.number.wrapping_add(1) {
+            0 => 1,
+            next => next,
+        };
+        self.number
+    }
 }
 
 impl Line {
@@ -79,8 +90,7 @@ impl Line {
     ) -> Result<Reply<T>, Error> {
         self.life.check()?;
         let mut state = self.state();
-        state.number = state.number.wrapping_add(1).max(1);
-        let number = state.number;
+        let number = state.next_number();
         let request = request.into();
         let room = self.room_for_answer(&request)?;
         let message = request.to_bytes(number);
@@ -108,6 +118,15 @@ impl Line {
                 Err(_) => Err(self.broken("its answer is to another kind of request")),
             },
         }
+    }
+
+    /// Tells the service that the program ends in order, as the last thing that is said to it.
+    pub(super) fn detach(&self) {
+        // Whoever asks something has its answer first, or hears nothing any more.
+        let mut state = self.state();
+        let message = Request::from(Detach {}).to_bytes(state.next_number());
+        // A service that is gone has destroyed everything.
+        let _ = send_with_fds(self.socket(), &message, &[]);
     }
 
     /// Room for the descriptors that the answer may bring: what cannot be received is lost, and the

@@ -63,6 +63,10 @@ impl Client {
             EventKind::AccessError => QpEvent::AccessError,
             EventKind::QpFatal => QpEvent::Fatal,
             EventKind::LastWqeReached => QpEvent::LastWqeReached,
+            EventKind::PeerQpGone => {
+                let qpn = *self.numbers().get(&object?)?;
+                return Some(Event::PeerQpGone { qpn });
+            }
             EventKind::CqError => return Some(Event::CqError { cq: cq_id(object?) }),
             EventKind::SrqLimitReached => {
                 let srq = srq_id(object?);

@@ -167,6 +167,11 @@ impl Client {
         debug_assert!(fine, "an object that its handle keeps: {done:?}");
     }
 
+    /// Tells the service that the program ends in order. Nobody waits for its answer.
+    pub(crate) fn detach(&self) {
+        self.line.detach();
+    }
+
     /// The memory of a ring, and the descriptor that came with it.
     fn ring(
         &self,

@@ -163,6 +163,11 @@ impl Life {
         Ok(())
     }
 
+    /// Whether it failed, and did not end in order.
+    pub(crate) fn has_failed(&self) -> bool {
+        matches!(self.down.get(), Some(Down::Failed { .. }))
+    }
+
     pub(crate) fn health(&self) -> Health {
         Health {
             down: (!self.is_up()).then(|| self.why()),

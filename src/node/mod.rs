@@ -593,6 +593,9 @@ impl Node {
         };
         if self.shared.life.end(Down::ShutDown) {
             log::ended(self.shared.gid.address());
+            if let Some(client) = self.shared.client() {
+                client.detach();
+            }
         }
         if drained {
             Ok(())

@@ -94,6 +94,7 @@ impl Owners {
     pub(super) fn addressee(&self, event: &Event) -> Addressee {
         let (owner, kind) = match event {
             Event::Qp { qpn, event } => (self.qps.get(qpn), kind_of(*event)),
+            Event::PeerQpGone { qpn } => (self.qps.get(qpn), EventKind::PeerQpGone),
             Event::CqError { cq } => (self.cqs.get(cq), EventKind::CqError),
             Event::SrqLimitReached { srq } => (self.srqs.get(srq), EventKind::SrqLimitReached),
             Event::SrqError { srq } => (self.srqs.get(srq), EventKind::SrqError),

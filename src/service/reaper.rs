@@ -33,6 +33,8 @@ pub(super) struct Reaper {
     pieces: Pieces,
     memory: Option<ProcessMemory>,
     uid: u32,
+    /// The program ended in order.
+    in_order: bool,
     tenant: Tenant,
 }
 
@@ -59,8 +61,8 @@ pub(super) struct Remains {
 }
 
 impl Reaper {
-    /// Its bells are silent from here on.
-    pub(super) fn new(node: &Shared, left: Estate) -> Self {
+    /// That of a program which ended in order, or did not. Its bells are silent from here on.
+    pub(super) fn new(node: &Shared, left: Estate, in_order: bool) -> Self {
         let mut all: Belongings = left.belongings;
         let wakes = all.bells.end(node);
         all.graves.bury(wakes);
@@ -77,6 +79,7 @@ impl Reaper {
             pieces: all.pieces,
             memory: left.memory,
             uid: left.uid,
+            in_order,
             tenant: all.tenant,
         }
     }
@@ -91,6 +94,9 @@ impl Reaper {
         if !self.qps.is_empty() {
             for entry in self.qps.drain_some(STEP) {
                 owners.qps.remove(&entry.qp.qpn());
+                if !self.in_order {
+                    entry.qp.abandon();
+                }
             }
         } else if !self.srqs.is_empty() {
             for entry in self.srqs.drain_some(STEP) {

@@ -453,13 +453,14 @@ impl Server {
         let busy = busy.into_iter().flatten();
         let busy = busy.filter(|closing| !closing.is_over());
         self.closing.extend(busy.map(|closing| (uid, closing)));
-        self.reaping.push_back(Reaper::new(&self.node.shared, left));
+        let reaper = Reaper::new(&self.node.shared, left, parting.in_order);
+        self.reaping.push_back(reaper);
     }
 
     fn part_with_all(mut self) {
         let tokens: Vec<_> = self.clients.keys().copied().collect();
         for token in tokens {
-            self.part_with(token, &Parting::new(Reason::Ending, "it has ended"));
+            self.part_with(token, &Parting::in_order(Reason::Ending, "it has ended"));
         }
         while !self.reaping.is_empty() {
             self.reap();

@@ -22,6 +22,9 @@ pub(super) struct Parting {
     pub(super) text: String,
     /// The request that was the reason.
     pub(super) number: u32,
+    /// The program, or the service, ends in order: peers hear that the program's QPs have left, and
+    /// else of an error.
+    pub(super) in_order: bool,
 }
 
 impl Parting {
@@ -30,6 +33,14 @@ impl Parting {
             reason,
             text: text.into(),
             number: 0,
+            in_order: false,
+        }
+    }
+
+    pub(super) fn in_order(reason: Reason, text: impl Into<String>) -> Self {
+        Self {
+            in_order: true,
+            ..Self::new(reason, text)
         }
     }
 
@@ -134,7 +145,7 @@ impl Turn<'_> {
 
     fn answer(&mut self, request: &Request) -> Result<Reply, Parting> {
         if let Request::Detach(_) = request {
-            return Err(Parting::new(Reason::Asked, "it asked for it"));
+            return Err(Parting::in_order(Reason::Asked, "it asked for it"));
         }
         let mut desk = Desk {
             node: self.node,

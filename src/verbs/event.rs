@@ -17,6 +17,21 @@ pub enum Event {
         /// What.
         event: QpEvent,
     },
+    /// The peer's QP which this one is connected to is gone, or in another life: its program
+    /// destroyed or reset it, its node ended, or it failed while this one had nothing to send. This QP
+    /// stays as it is, and its receives stay posted. Requests that are not done or are posted later
+    /// fail with [`Status::RetryExceeded`] and [`VendorError::QpGone`], after 100 ms where the peer's
+    /// QP left in order, unless another life of that is ready to take them; then this QP goes to
+    /// ERROR. Once for each life of this QP, which ends by [`QpModify::Reset`]. Devices have no such
+    /// event.
+    ///
+    /// [`Status::RetryExceeded`]: crate::Status::RetryExceeded
+    /// [`VendorError::QpGone`]: crate::VendorError::QpGone
+    /// [`QpModify::Reset`]: crate::QpModify::Reset
+    PeerQpGone {
+        /// The QP here.
+        qpn: Qpn,
+    },
     /// A completion came when its CQ was full: the CQ is in error for good (`IBV_EVENT_CQ_ERR`),
     /// and so are its QPs, each with its own event. Once for each CQ.
     CqError {
@@ -90,6 +105,7 @@ impl Event {
     pub(crate) const fn of(event: &EngineEvent) -> Option<Self> {
         match *event {
             EngineEvent::Qp { qpn, event } => Some(Self::Qp { qpn, event }),
+            EngineEvent::PeerQpGone { qpn } => Some(Self::PeerQpGone { qpn }),
             EngineEvent::CqError { cq } => Some(Self::CqError { cq }),
             EngineEvent::SrqLimitReached { srq } => Some(Self::SrqLimitReached { srq }),
             EngineEvent::SrqError { srq } => Some(Self::SrqError { srq }),
@@ -101,7 +117,6 @@ impl Event {
             | EngineEvent::Crowded { .. }
             | EngineEvent::Early { .. }
             | EngineEvent::QpHeard { .. }
-            | EngineEvent::PeerQpGone { .. }
             | EngineEvent::QpFailed { .. } => None,
         }
     }

@@ -11,6 +11,7 @@ use crate::worker::core::Core;
 use crate::worker::handle::WorkerHandle;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use trunkline_conn::mem::{Access, PdId};
 use trunkline_conn::work::SendOp;
 use trunkline_host::Words;
@@ -136,6 +137,8 @@ struct QpInner {
     srq: Option<Srq>,
     /// What its service has of it, if one carries the node.
     served: Option<ServedQp>,
+    /// Its program failed, which is what its peer is to hear.
+    abandoned: AtomicBool,
 }
 
 /// Brings into the processor's cache what posting to a QP touches: for programs that post to
@@ -208,6 +211,7 @@ impl Pd {
             recv_cq: recv_cq.clone(),
             srq: options.srq.clone(),
             served: None,
+            abandoned: AtomicBool::new(false),
         })))
     }
 
@@ -239,6 +243,7 @@ impl Pd {
             recv_cq: recv_cq.clone(),
             srq: options.srq.clone(),
             served: Some(served),
+            abandoned: AtomicBool::new(false),
         })))
     }
 }
@@ -298,6 +303,12 @@ impl Qp {
     /// Index of the worker of its node that it belongs to, from 0.
     pub fn worker(&self) -> u8 {
         self.node().workers.owner(self.qpn().get())
+    }
+
+    /// Its program failed: when it is destroyed, with its last handle, its peer hears of an error and
+    /// not that it left.
+    pub(crate) fn abandon(&self) {
+        self.0.abandoned.store(true, Ordering::Relaxed);
     }
 
     /// Its number.
@@ -684,7 +695,8 @@ impl Drop for QpInner {
         }
         let handle = self.pd.0.node.owner(self.queues.qpn);
         let Ok(mut core) = handle.core() else { return };
-        let destroyed = core.destroy_qp(self.queues.qpn);
+        let abandoned = self.abandoned.load(Ordering::Relaxed);
+        let destroyed = core.destroy_qp(self.queues.qpn, abandoned);
         debug_assert!(destroyed.is_ok(), "a QP exists as long as its handle");
         drop(core);
         handle.wake();

@@ -194,11 +194,12 @@ impl Core {
         }
     }
 
-    /// The node has failed: all QPs are in error, and what they had outstanding is flushed. Where
-    /// a panic left the engine in pieces, as far as that goes: no QP takes requests at least.
-    pub(crate) fn bury(&mut self) {
+    /// The node has `failed`, or was shut down: all QPs are in error, and what they had outstanding
+    /// is flushed. Where a panic left the engine in pieces, as far as that goes: no QP takes requests
+    /// at least.
+    pub(crate) fn bury(&mut self, failed: bool) {
         for qpn in self.engine.qp_numbers() {
-            let ended = catch_unwind(AssertUnwindSafe(|| self.engine.end_qp(qpn)));
+            let ended = catch_unwind(AssertUnwindSafe(|| self.engine.end_qp(qpn, failed)));
             if ended.is_err() {
                 self.engine.condemn_qps();
                 break;
@@ -219,9 +220,9 @@ impl Core {
         let _ = catch_unwind(AssertUnwindSafe(abandon));
     }
 
-    /// The node ends: what is queued leaves, IDs and connections end, and their peers are told. It
-    /// waits for nobody but the port, and not long.
-    pub(crate) fn say_goodbye(&mut self, port: &mut (dyn Port + Send)) {
+    /// The node ends, in order or since it `failed`: what is queued leaves, IDs and connections end,
+    /// and their peers are told. It waits for nobody but the port, and not long.
+    pub(crate) fn say_goodbye(&mut self, port: &mut (dyn Port + Send), failed: bool) {
         if std::mem::replace(&mut self.said_goodbye, true) {
             return;
         }
@@ -245,7 +246,7 @@ impl Core {
                 break;
             }
         }
-        self.engine.say_goodbye();
+        self.engine.say_goodbye(failed);
         let mut context = PoolContext {
             now,
             engine: &mut self.engine,
@@ -560,10 +561,13 @@ impl Core {
         Ok(())
     }
 
-    /// Destroys a QP.
-    pub(crate) fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), VerbsError> {
+    /// Destroys a QP; its peer hears that it left, or of an error if it was `abandoned`.
+    pub(crate) fn destroy_qp(&mut self, qpn: Qpn, abandoned: bool) -> Result<(), VerbsError> {
         self.pools.withdraw(&mut self.manager, qpn);
-        self.engine.destroy_qp(qpn)
+        match abandoned {
+            true => self.engine.abandon_qp(qpn),
+            false => self.engine.destroy_qp(qpn),
+        }
     }
 
     /// Asks a peer what it is, before a QP needs to know.
@@ -648,11 +652,10 @@ fn exchange_events(context: &mut PoolContext<'_>, pools: &mut Pools, cm: &mut Cm
                 }
                 continue;
             }
-            if let EngineEvent::PeerQpGone { qpn } = event {
-                if let Some(other) = cm.peer_qp_gone(context.now, qpn) {
-                    pools.send_to(other, WorkerMessage::PeerQpGone(qpn));
-                }
-                continue;
+            if let EngineEvent::PeerQpGone { qpn } = event
+                && let Some(other) = cm.peer_qp_gone(context.now, qpn)
+            {
+                pools.send_to(other, WorkerMessage::PeerQpGone(qpn));
             }
             if let EngineEvent::QpFailed { qpn, cq } = event {
                 pools.log().qp_failed(qpn, cq);

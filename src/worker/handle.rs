@@ -189,12 +189,12 @@ impl WorkerHandle {
             return;
         }
         match self.core.lock() {
-            Ok(core) => self.up_to_date(core).bury(),
+            Ok(core) => self.up_to_date(core).bury(self.life.has_failed()),
             Err(poisoned) => {
                 let mut core = poisoned.into_inner();
                 // As far as the pieces still go together.
                 let _ = catch_unwind(AssertUnwindSafe(|| self.new_qps.take_up(&mut core)));
-                core.bury();
+                core.bury(true);
                 core.abandon_ids();
             }
         }
@@ -208,7 +208,8 @@ impl WorkerHandle {
         {
             let mut core = self.up_to_date(core);
             // There is nobody left to tell if this fails.
-            let _ = catch_unwind(AssertUnwindSafe(|| core.say_goodbye(&mut **port)));
+            let failed = self.life.has_failed();
+            let _ = catch_unwind(AssertUnwindSafe(|| core.say_goodbye(&mut **port, failed)));
         }
     }
 

@@ -22,8 +22,10 @@ impl CloseView<'_> {
 impl Close {
     /// The connection ends.
     pub const CONNECTION: Self = Self(0);
-    /// The whole node ends: whoever waits for it waits in vain.
+    /// The whole node ends, in order: its QPs have left.
     pub const NODE: Self = Self(1);
+    /// The whole node ends, since it failed: whoever waits for it waits in vain.
+    pub const FAILED_NODE: Self = Self(2);
 
     /// Reads what the view shows.
     #[inline]

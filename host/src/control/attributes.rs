@@ -160,6 +160,8 @@ numbered! {
         PortActive = 11,
         /// The node does nothing any more.
         DeviceFatal = 12,
+        /// The peer's QP of a QP is gone.
+        PeerQpGone = 13,
     }
 }
 

@@ -36,6 +36,8 @@ pub(crate) struct Effects {
     pub(crate) verdict: Option<(u32, Syndrome)>,
     /// Nobody answers any more: what is wanted fails.
     pub(crate) fail: bool,
+    /// The peer's QP has left in order: that happens after a while.
+    pub(crate) left: bool,
     /// The peer asks in this replay epoch, which is to be entered.
     pub(crate) enter: Option<u8>,
     /// The peer asks for the first time, in this replay epoch.
@@ -97,6 +99,14 @@ impl Flow {
         self.asks = 0;
     }
 
+    /// The QP leaves in order, unless it has failed before: that is what the peer hears when the
+    /// flow [ends](Self::end).
+    pub(crate) fn leave(&mut self) {
+        if self.ending == Ending::No && !matches!(self.answer, Answer::Nak(_)) {
+            self.answer = Answer::Left;
+        }
+    }
+
     /// The QP is in error (or gone, if `last`): the peer has to hear it, and nothing else but what
     /// the QP has executed before.
     pub(crate) const fn end(&mut self, last: bool) {
@@ -122,6 +132,7 @@ impl Flow {
             replaced: false,
             verdict: None,
             fail: false,
+            left: false,
             enter: None,
             first: None,
             bound: false,
@@ -213,6 +224,7 @@ impl Flow {
             replaced: false,
             verdict: None,
             fail: answers,
+            left: false,
             enter: None,
             first: None,
             bound: false,
@@ -241,8 +253,18 @@ impl Flow {
             self.lapse();
             self.flags.clear(Flags::AGREED);
             effects.fail = true;
+            effects.left = entry.replay_epoch == ControlEntry::LEFT;
         }
         effects
+    }
+
+    /// The peer's node has left in order, and all its QPs with it.
+    pub(crate) const fn hear_node_left(&mut self) {
+        self.lapse();
+        self.flags.clear(Flags::AGREED);
+        self.flags.clear(Flags::PEER_BOUND);
+        self.flags.clear(Flags::BOUND_DUE);
+        self.flags.set(Flags::UNBOUND);
     }
 
     /// The life of the peer's QP that has agreed to a BIND of ours; 0 if none has.
@@ -278,15 +300,16 @@ impl Flow {
             }
             ControlKind::Unbind | ControlKind::Refused => {
                 let verdict = match self.answer {
-                    Answer::Nak(code) => Syndrome::Nak(NakCode::from_code(code)),
-                    Answer::Ack | Answer::Rnr(_) => Syndrome::ACK_WITHOUT_CREDITS,
+                    Answer::Nak(code) => Syndrome::Nak(NakCode::from_code(code)).byte(),
+                    Answer::Ack | Answer::Rnr(_) => Syndrome::ACK_WITHOUT_CREDITS.byte(),
+                    Answer::Left => ControlEntry::LEFT,
                 };
                 let taken = if self.flags.has(Flags::PEER_BOUND) {
                     self.remote_generation
                 } else {
                     0
                 };
-                (self.generation, taken, verdict.byte(), self.expected_msn)
+                (self.generation, taken, verdict, self.expected_msn)
             }
         };
         ControlEntry {

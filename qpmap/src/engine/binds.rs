@@ -192,8 +192,12 @@ impl<P: Platform> Engine<P> {
         if !self.flows[flow].is_asking() {
             self.timers.cancel(Timer::Ask(flow).key());
         }
-        if effects.forget {
-            self.reset_responder(flow);
+        let leaves = effects.left && self.may_be_left(flow);
+        let returns = effects.forget && self.flows.returns(flow);
+        match effects.forget {
+            true if leaves => self.forget_peers_requests(flow),
+            true => self.reset_responder(flow),
+            false => {}
         }
         if let Some(replay_epoch) = effects.first {
             self.flows[flow].remote_replay_epoch = replay_epoch;
@@ -204,19 +208,14 @@ impl<P: Platform> Engine<P> {
         if let Some((msn, verdict)) = effects.verdict {
             self.hear_verdict(flow, msn, verdict);
         }
-        if effects.fail && self.fail_wanted(flow) || effects.replaced {
+        if leaves {
+            self.is_left_alone(flow);
+        } else if effects.fail && !self.flows.is_left(flow) && self.fail_wanted(flow)
+            || effects.replaced
+        {
             self.tell_deserted(flow);
-        }
-    }
-
-    /// The peer's QP of a flow is gone, or in another life. If the QP did not fail for that, its
-    /// node hears so.
-    fn tell_deserted(&mut self, flow: u32) {
-        let qp = self.flows[flow].qp;
-        let record = &self.qps[qp];
-        if record.state != QpState::Error && record.wire == Wire::Shared(flow) {
-            let qpn = self.qp_number(qp);
-            self.events.push(Event::PeerQpGone { qpn });
+        } else if returns && self.is_outstanding(flow) {
+            self.ask_if_lapsed(flow);
         }
     }
 

@@ -277,14 +277,19 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// The node ends: all connections are closed, and their peers told so, the next time that
-    /// packets are sent. What flows had under way is not waited for. All at once: nobody is served
-    /// after it.
-    pub fn say_goodbye(&mut self) {
+    /// The node ends in order, or since it `failed`: all connections are closed, and their peers told
+    /// so, the next time that packets are sent. What flows had under way is not waited for. All at
+    /// once: nobody is served after it.
+    pub fn say_goodbye(&mut self, failed: bool) {
+        let reason = if failed {
+            Close::FAILED_NODE
+        } else {
+            Close::NODE
+        };
         let conns: Vec<u32> = self.links.iter().map(|(index, _)| index).collect();
         for conn in conns {
             let route = self.route(conn);
-            self.tx.close(route, Close::NODE);
+            self.tx.close(route, reason);
         }
         let peers: Vec<Gid> = self.links.addresses().collect();
         for peer in peers {
@@ -483,7 +488,8 @@ impl<P: Platform> Engine<P> {
         self.replay(flow);
         let Flow { qp, remote, .. } = self.flows[flow];
         self.cold_mut(qp).pinned = false;
-        let ends = cause == Cause::PeerGone && self.flows[flow].has_heard();
+        let gone = matches!(cause, Cause::PeerGone | Cause::PeerLeft);
+        let ends = gone && self.flows[flow].has_heard();
         let fallback = self.links.pick(peer, remote).filter(|_| !ends);
         self.emit(|engine| Trace::Failover {
             flow,
@@ -493,6 +499,7 @@ impl<P: Platform> Engine<P> {
         });
         match fallback {
             Some(other) => self.resume_on(flow, other),
+            None if cause == Cause::PeerLeft && ends && self.is_left_with_node(flow) => {}
             None if ends => self.because(VendorError::QpGone, |engine| {
                 engine.fail_flow(flow, Status::RetryExceeded);
             }),

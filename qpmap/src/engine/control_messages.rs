@@ -406,7 +406,7 @@ fn answer_entry(flow: &Flow, number: Qpn) -> AnswerEntry {
     let syndrome = match flow.answer {
         // Go back: what was executed and not answered in full has to be asked for again.
         _ if flow.flags.has(Flags::LOST) => Syndrome::Nak(NakCode::PsnSequence),
-        Answer::Ack => Syndrome::ACK_WITHOUT_CREDITS,
+        Answer::Ack | Answer::Left => Syndrome::ACK_WITHOUT_CREDITS,
         Answer::Rnr(timer) => Syndrome::RnrNak { timer },
         Answer::Nak(code) => Syndrome::Nak(NakCode::from_code(code)),
     };

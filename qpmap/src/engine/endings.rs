@@ -28,8 +28,10 @@ impl<P: Platform> Engine<P> {
         self.queue_control(flow);
     }
 
-    /// The QP of a flow is gone. The flow stays until its peer has heard of it.
+    /// The QP of a flow is gone, in order if it was not in error. The flow stays until its peer has
+    /// heard of it.
     pub(crate) fn close_flow(&mut self, flow: u32) {
+        self.flows[flow].leave();
         self.drop_unsent_reads(flow);
         self.stop_watch(flow);
         for timer in [Timer::Rnr(flow), Timer::Ask(flow)] {

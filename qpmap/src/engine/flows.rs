@@ -4,6 +4,7 @@ mod clocks;
 mod dormant;
 mod homes;
 mod lanes;
+mod left;
 mod lists;
 
 pub(crate) use clocks::Seen;
@@ -21,6 +22,7 @@ use crate::hash::{IndexMap, Keyed};
 use crate::slab::{NONE, Slab};
 use clocks::Clocks;
 use lanes::Lanes;
+use left::Desertions;
 
 // An idle route takes at most 64 bytes: these, 8 for its group, 4 for its number, and a place in
 // the table by pair, of 5 to 11.
@@ -39,6 +41,7 @@ pub(crate) struct Flows {
     /// Flows that move to another connection once they are quiet.
     moves: IndexMap<ConnId>,
     clocks: Clocks,
+    desertions: Desertions,
     /// Flows that are over, but whose slots somebody may be working with.
     ended: Vec<u32>,
 }
@@ -54,6 +57,7 @@ impl Flows {
             lanes: Lanes::new(),
             moves: IndexMap::default(),
             clocks: Clocks::new(),
+            desertions: Desertions::default(),
             ended: Vec::new(),
         }
     }
@@ -67,6 +71,7 @@ impl Flows {
 
     /// Its slot is free.
     pub(crate) fn remove(&mut self, flow: u32) {
+        self.desertions.forget(flow);
         self.records.remove(flow);
     }
 
@@ -93,6 +98,7 @@ impl Flows {
             + self.lanes.state_bytes()
             + self.moves.allocation_size()
             + self.clocks.state_bytes()
+            + self.desertions.state_bytes()
             + self.ended.capacity() * size_of::<u32>()
     }
 
@@ -104,6 +110,7 @@ impl Flows {
         self.links.trim();
         self.lanes.trim();
         self.clocks.trim();
+        self.desertions.trim();
         if self.ended.is_empty() {
             self.ended = Vec::new();
         }
@@ -285,6 +292,32 @@ impl Flows {
     /// Its clock is wound up.
     pub(crate) fn see(&mut self, flow: u32, seen: Seen) {
         self.clocks.set(self.records[flow].watch, seen);
+    }
+
+    /// The peer's QP of a flow has left.
+    pub(crate) fn leaves(&mut self, flow: u32) {
+        self.desertions.of(flow).left = true;
+    }
+
+    /// Another life of it was heard of. Gives whether the last one had left.
+    pub(crate) fn returns(&mut self, flow: u32) -> bool {
+        self.desertions.return_to(flow)
+    }
+
+    /// Whether the peer's QP of a flow has left, and no other life of it was heard of.
+    pub(crate) fn is_left(&self, flow: u32) -> bool {
+        self.desertions.get(flow).left
+    }
+
+    /// The first request that the peer has not executed, `msn`, waits though its QP has left. Gives
+    /// whether it has done so before, when an earlier life of that left.
+    pub(crate) fn waits_though_left(&mut self, flow: u32, msn: u32) -> bool {
+        self.is_left(flow) && self.desertions.of(flow).waits.replace(msn) == Some(msn)
+    }
+
+    /// That the peer's QP of a flow is gone is to be told. Gives `false` where it was.
+    pub(crate) fn tell_once(&mut self, flow: u32) -> bool {
+        !std::mem::replace(&mut self.desertions.of(flow).told, true)
     }
 
     /// The next flow whose clock is to be wound up.

@@ -17,7 +17,7 @@
 //! | `attach` | which connection a flow uses, and how it moves |
 //! | `binding` | what one end of a pair of QPs knows of the other, and what follows |
 //! | `binds`, `early` | BINDs and consent: how QPs of two nodes find each other |
-//! | `ending`, `endings` | how they hear that the other is gone |
+//! | `ending`, `endings`, `leaving` | how they hear that the other is gone, and what follows |
 //! | `requester` | work requests become messages; answers become completions |
 //! | `tenants` | the owner of tenants: who QPs belong to, and how much of a connection each gets |
 //! | `schedule` | the scheduler: whose turn it is, and who shares the room of a full port |
@@ -70,6 +70,7 @@ mod flows;
 mod ibta;
 mod in_vain;
 mod inbound;
+mod leaving;
 mod links;
 mod look_ahead;
 mod own_memory;
@@ -285,10 +286,9 @@ pub enum Event {
         /// Number of the QP here.
         qpn: Qpn,
     },
-    /// The peer has said that the QP which one of ours is connected to is gone, or in error, while
-    /// ours had nothing to send, or that it is in another life. Ours stays as it is; its next
-    /// request fails, or goes to that life. For the node, whose connection managers may have missed
-    /// the end of the connection.
+    /// The QP which one of ours is connected to is gone, or in another life: it left in order, or
+    /// failed while ours had nothing to send. Ours stays as it is; its next request fails, or goes to
+    /// that life. Once for each life of ours.
     PeerQpGone {
         /// Number of the QP here.
         qpn: Qpn,

@@ -50,20 +50,26 @@ impl<P: Platform> Engine<P> {
         leads.map(|conn| (self.links.id(conn), self.links[conn].mark))
     }
 
-    /// The peer at `address` is gone or another incarnation of itself: its connections are dropped
+    /// The peer at `address` failed or is another incarnation of itself: its connections are dropped
     /// and the QPs that talked to it go to error. Those that never heard of it wait for the next
     /// incarnation: it is the one that their programs know.
     pub fn drop_peer(&mut self, address: Gid) {
+        self.end_peer(address, Cause::PeerGone);
+    }
+
+    /// The same where the peer may have ended in order ([`Cause::PeerLeft`]): QPs that talked to it
+    /// are left then.
+    pub(crate) fn end_peer(&mut self, address: Gid, cause: Cause) {
         let Some(peer) = self.links.peer_at(address) else {
             return;
         };
         loop {
             let next = self.links.conns_of(peer).next();
             let Some(conn) = next else { break };
-            self.remove_connection(conn, Cause::PeerGone);
+            self.remove_connection(conn, cause);
         }
         self.forget_silence(peer);
-        self.fail_heard(peer);
+        self.fail_heard(peer, cause);
         self.links.forget_incarnation(peer);
         self.forget_if_unknown(peer);
     }

@@ -69,8 +69,10 @@ impl<P: Platform> Engine<P> {
                 let peer = self.links.address_of(conn);
                 self.remove_connection(conn, Cause::Peer);
                 let reason = CloseView::split(packet.payload).map(|(view, _)| Close::parse(view));
-                if reason == Ok(Close::NODE) {
-                    self.drop_peer(peer);
+                match reason {
+                    Ok(Close::NODE) => self.end_peer(peer, Cause::PeerLeft),
+                    Ok(Close::FAILED_NODE) => self.drop_peer(peer),
+                    _ => {}
                 }
                 return None;
             }

@@ -324,7 +324,7 @@ impl<P: Platform> Engine<P> {
             Syndrome::Nak(NakCode::InvalidRd) if replay_epoch == record.replay_epoch => {
                 // Nobody is there. That says nothing of earlier messages: theirs may come yet.
                 self.counters.nak_received.add(1);
-                if self.flows[flow].head != NONE {
+                if self.flows[flow].head != NONE && !self.flows.is_left(flow) {
                     self.because(VendorError::QpGone, |engine| {
                         engine.fail_flow(flow, Status::RetryExceeded);
                     });

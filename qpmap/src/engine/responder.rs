@@ -139,7 +139,9 @@ impl<P: Platform> Engine<P> {
                 return true;
             }
             record.flags.clear(Flags::REFUSED);
-            record.answer = Answer::Ack;
+            if record.answer != Answer::Left {
+                record.answer = Answer::Ack;
+            }
             if let Some(assembly) = self.inbound.get_mut(record.assembly) {
                 assembly.placed = Coverage::NOTHING;
             }
@@ -335,6 +337,12 @@ impl<P: Platform> Engine<P> {
 
     /// Forgets everything about the peer's requests: it starts anew.
     pub(crate) fn reset_responder(&mut self, flow: u32) {
+        self.forget_peers_requests(flow);
+        self.reset_assembly(flow);
+    }
+
+    /// The same, but for the receive that a message holds of which some has come.
+    pub(crate) fn forget_peers_requests(&mut self, flow: u32) {
         let record = &mut self.flows[flow];
         record.expected_msn = FIRST_MSN;
         record.remote_replay_epoch = 0;
@@ -343,7 +351,6 @@ impl<P: Platform> Engine<P> {
         record.flags.clear(Flags::LOST);
         self.inbound.staging_mut().clear(&mut record.staged);
         self.responses.drop_those(&mut record.responses, |_| true);
-        self.reset_assembly(flow);
     }
 
     /// Gives up the message being put together; its receive is flushed.

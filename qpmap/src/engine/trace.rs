@@ -17,8 +17,10 @@ pub enum Cause {
     Dead = 2,
     /// The pool had no use for it.
     Reclaimed = 3,
-    /// The peer is gone, or another incarnation of itself.
+    /// The peer failed, or is another incarnation of itself.
     PeerGone = 4,
+    /// The peer has ended in order.
+    PeerLeft = 5,
 }
 
 /// Something that happened.

@@ -110,10 +110,24 @@ impl<P: Platform> Engine<P> {
         }
     }
 
+    /// [Destroys](Self::destroy_qp) a QP whose program failed. Its peer hears of an error, and not
+    /// that the QP left.
+    ///
+    /// # Errors
+    /// No such QP.
+    pub fn abandon_qp(&mut self, qpn: Qpn) -> Result<(), VerbsError> {
+        let qp = self.known(qpn)?;
+        for flow in self.flows_of(qp) {
+            self.flows[flow].end(false);
+        }
+        self.destroy_qp(qpn)
+    }
+
     /// Destroys a QP (`ibv_destroy_qp(3)`): what it had outstanding is not reported, and its CQs
     /// give no completion of it any more. A receive that it had taken from its SRQ goes with it: a
     /// program that wants to hear of it puts the QP in ERROR first, and polls its CQ when
-    /// [`QpEvent::LastWqeReached`] has come. Its number rests before another QP gets it.
+    /// [`QpEvent::LastWqeReached`] has come. Its number rests before another QP gets it. The peer's QP
+    /// hears that it left ([`Event::PeerQpGone`]).
     ///
     /// # Errors
     /// No such QP.
@@ -220,11 +234,18 @@ impl<P: Platform> Engine<P> {
         Ok(())
     }
 
-    /// Puts a QP in ERROR, from whatever state: its node ends. No event tells of it.
-    pub fn end_qp(&mut self, qpn: Qpn) {
-        if let Some(qp) = self.qp_index(qpn) {
-            self.end_work(qp);
+    /// Puts a QP in ERROR, from whatever state: its node ends, in order or since it `failed`. No event
+    /// tells of it here. Its peer hears that it left, or of an error.
+    pub fn end_qp(&mut self, qpn: Qpn, failed: bool) {
+        let Some(qp) = self.qp_index(qpn) else {
+            return;
+        };
+        if !failed {
+            for flow in self.flows_of(qp) {
+                self.flows[flow].leave();
+            }
         }
+        self.end_work(qp);
     }
 
     /// No QP takes requests any more: for an engine that a panic left in pieces. What is

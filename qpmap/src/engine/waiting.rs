@@ -18,7 +18,7 @@ use super::flows::Group;
 use super::links::Peer;
 use super::pairing::{LINES, LineOf, Undecided, Verdict, line_of, number_of};
 use super::qp::{Flags, Wire};
-use super::{Engine, Event, Platform};
+use super::{Cause, Engine, Event, Platform};
 use crate::chain::Chain;
 use crate::slab::NONE;
 use std::collections::{BTreeMap, BTreeSet};
@@ -193,10 +193,14 @@ impl<P: Platform> Engine<P> {
         true
     }
 
-    /// The peer is gone: flows that wait for it, and that it has heard of, fail.
-    pub(crate) fn fail_heard(&mut self, peer: u32) {
-        self.links
-            .each_tombstone(peer, |stone| stone.cause = super::Cause::PeerGone);
+    /// The peer is gone, which is the `cause`: flows that wait for it, and that it has heard of, fail,
+    /// or are left.
+    pub(crate) fn fail_heard(&mut self, peer: u32, cause: Cause) {
+        self.links.each_tombstone(peer, |stone| stone.cause = cause);
+        let verdict = match cause {
+            Cause::PeerLeft => Verdict::Left,
+            _ => Verdict::Gone,
+        };
         let (waiting, homes) = (&mut self.pairing.waiting, self.flows.homes());
         // Nobody is at this address: QPs that wait to hear what is there still do.
         waiting.each_line(
@@ -205,7 +209,7 @@ impl<P: Platform> Engine<P> {
             |_| true,
             |line| {
                 if let LineOf::Flows(line, homes) = line {
-                    line.judge(Verdict::Gone, homes);
+                    line.judge(verdict, homes);
                 }
             },
         );
@@ -458,8 +462,11 @@ impl<P: Platform> Engine<P> {
     /// connection, or waits again.
     fn judge_flow(&mut self, flow: u32, verdict: Verdict) {
         if self.has_waited_stranded(flow, verdict) {
-            if matches!(verdict, Verdict::Gone | Verdict::Ibta) {
+            if matches!(verdict, Verdict::Left | Verdict::Gone | Verdict::Ibta) {
                 self.leave_stranded(flow);
+            }
+            if matches!(verdict, Verdict::Left) && self.is_left_with_node(flow) {
+                return;
             }
             self.because(verdict.why(), |engine| engine.fail_stranded(flow));
             return;
@@ -514,7 +521,7 @@ impl<P: Platform> Engine<P> {
                 now.since(requested) >= self.wait_limit(qp).unwrap_or(grace)
             }
             Verdict::Unreachable(_) => true,
-            Verdict::Open | Verdict::Gone | Verdict::Ibta => false,
+            Verdict::Open | Verdict::Left | Verdict::Gone | Verdict::Ibta => false,
         }
     }
 
@@ -537,7 +544,7 @@ impl<P: Platform> Engine<P> {
                 }
             }
             Verdict::Unreachable(_) | Verdict::Ibta => true,
-            Verdict::Gone => record.has_heard(),
+            Verdict::Left | Verdict::Gone => record.has_heard(),
             Verdict::Open => false,
         }
     }

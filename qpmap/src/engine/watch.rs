@@ -12,6 +12,7 @@ use super::build::{SentKind, SentPacket};
 use super::ending::Ending;
 use super::flows::Seen;
 use super::in_vain::InVain;
+use super::leaving::GRACE_NS;
 use super::qp::Flags;
 use super::requests::Pending;
 use super::timer::Timer;
@@ -31,13 +32,23 @@ impl<P: Platform> Engine<P> {
         Some(own.max(self.config.failover_grace_ns))
     }
 
+    /// The same for a flow, whose peer's QP may have left.
+    fn limit_of(&self, flow: u32) -> Option<u64> {
+        match self.flows.is_left(flow) {
+            true => Some(GRACE_NS),
+            false => self.wait_limit(self.flows[flow].qp),
+        }
+    }
+
     /// A flow has something to wait for: its clock runs, from the next round of the loop on. Where
-    /// its BIND has to go out first, it runs from then on.
+    /// its BIND has to go out first, it runs from then on, unless the peer's QP has left.
     #[inline]
     pub(crate) fn watch(&mut self, flow: u32) {
         let record = &self.flows[flow];
         let stranded = record.flags.has(Flags::STRANDED);
-        if record.watch == NONE && (stranded || !record.is_to_ask_first()) {
+        if record.watch == NONE
+            && (stranded || !record.is_to_ask_first() || self.flows.is_left(flow))
+        {
             self.begin_watch(flow);
         }
     }
@@ -51,7 +62,7 @@ impl<P: Platform> Engine<P> {
 
     #[inline(never)]
     fn begin_watch(&mut self, flow: u32) {
-        if self.wait_limit(self.flows[flow].qp).is_none() {
+        if self.limit_of(flow).is_none() {
             return;
         }
         self.flows.start_clock(flow);
@@ -69,7 +80,8 @@ impl<P: Platform> Engine<P> {
     pub(super) fn begins_to_wait(&mut self, flow: u32, cause: Cause) {
         let record = &self.flows[flow];
         let answered = record.flags.has(Flags::BOUND) || record.asks < 2;
-        if answered && !record.in_vain.is_certain() && cause != Cause::Dead {
+        let waits = cause == Cause::Dead || self.flows.is_left(flow);
+        if answered && !record.in_vain.is_certain() && !waits {
             self.stop_watch(flow);
         }
     }
@@ -145,11 +157,14 @@ impl<P: Platform> Engine<P> {
     fn arm_watch(&mut self, now: Instant, flow: u32) {
         let record = &self.flows[flow];
         let live = record.ending == Ending::No;
-        let limit = live.then(|| self.wait_limit(record.qp)).flatten();
+        let limit = live.then(|| self.limit_of(flow)).flatten();
         let Some(limit) = limit else {
             self.stop_watch(flow);
             return;
         };
+        let acked_msn = record.acked_msn;
+        self.flows.waits_though_left(flow, acked_msn);
+        let record = &self.flows[flow];
         let seen = Seen {
             waited: self.waits_since(flow, Instant::FAR),
             conn: self
@@ -211,6 +226,10 @@ impl<P: Platform> Engine<P> {
         let (qp, acked_msn) = (record.qp, record.acked_msn);
         if record.ending != Ending::No || !self.is_outstanding(flow) {
             self.stop_watch(flow);
+            return;
+        }
+        if self.flows.is_left(flow) {
+            self.fail_left(flow);
             return;
         }
         let seen = self.flows.seen(flow);

@@ -51,6 +51,8 @@ struct End {
     again: bool,
     /// It has executed the message of the peer's life with this generation.
     executed: Option<u32>,
+    /// The other one has left in order, and no other life of it was heard of.
+    left: bool,
     /// A life of it ended and no connection was there to say so: what it has executed is not known.
     silenced: bool,
     /// What whoever holds a connection of this QP knows: it is to the peer's life with this
@@ -146,6 +148,7 @@ impl World {
             wish: Wish::None,
             again: false,
             executed: None,
+            left: false,
             silenced: false,
             partner: None,
         };
@@ -232,7 +235,7 @@ impl World {
     /// The life of a QP is over.
     fn close(&mut self, at: usize) {
         let end = &mut self.ends[at];
-        (end.wish, end.again, end.partner) = (Wish::None, false, None);
+        (end.wish, end.again, end.partner, end.left) = (Wish::None, false, None, false);
         let Some(mut flow) = end.flow.take() else {
             return;
         };
@@ -240,6 +243,7 @@ impl World {
         if end.last.is_some() || flow.ending == Ending::Told || self.cut {
             return;
         }
+        flow.leave();
         flow.end(true);
         end.last = Some(flow);
     }
@@ -293,6 +297,7 @@ impl World {
         if effects.forget {
             (flow.expected_msn, flow.remote_replay_epoch) = (0, 0);
         }
+        let returns = effects.forget && std::mem::replace(&mut end.left, false);
         if let Some(replay_epoch) = effects.first.or(effects.enter) {
             flow.remote_replay_epoch = replay_epoch;
         }
@@ -312,9 +317,26 @@ impl World {
                 end.wish = Wish::Done;
             }
         }
-        if effects.fail {
+        let end = &mut self.ends[at];
+        end.left |= effects.left && end.phase == Phase::Ready;
+        if effects.fail && !end.left {
+            self.fail(at);
+        } else if returns && !effects.fail && matches!(end.wish, Wish::Posted | Wish::Sent) {
+            let flow = end.flow.as_mut().expect("it heard");
+            if flow.has_lapsed() {
+                flow.ask_anew();
+            }
+        }
+    }
+
+    /// What waits for another life of a QP that has left has waited for long enough.
+    fn end_grace(&mut self, at: usize) -> bool {
+        let end = &self.ends[at];
+        let waits = end.left && matches!(end.wish, Wish::Posted | Wish::Sent);
+        if waits {
             self.fail(at);
         }
+        waits
     }
 
     /// A BIND arrives; there may be no place for it to wait.
@@ -430,7 +452,7 @@ impl World {
                 if end.wish == Wish::Sent && end.flow.as_ref().is_some_and(current) {
                     if done {
                         end.wish = Wish::Done;
-                    } else {
+                    } else if !end.left {
                         self.fail(to);
                     }
                 }
@@ -517,6 +539,9 @@ impl World {
             });
             push(&mut |next| {
                 next.ask_again(at);
+            });
+            push(&mut |next| {
+                next.end_grace(at);
             });
             let (phase, more) = (self.ends[at].phase, self.lives_left[at] > 0);
             if phase == Phase::Idle {
@@ -630,7 +655,10 @@ impl World {
                     moved = true;
                 }
             }
-            if !moved && ![0, 1].map(|at| self.ask_again(at)).contains(&true) {
+            if !moved
+                && ![0, 1].map(|at| self.ask_again(at)).contains(&true)
+                && ![0, 1].map(|at| self.end_grace(at)).contains(&true)
+            {
                 return self.check_settled(&start);
             }
             if !moved && self.ends.iter().any(|end| end.phase == Phase::Idle) {

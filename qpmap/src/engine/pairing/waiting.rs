@@ -85,6 +85,8 @@ pub(crate) enum Verdict {
     Silent(Instant, Silence, VendorError),
     /// There is no way: they end.
     Unreachable(VendorError),
+    /// The peer has ended in order: those that it has heard of are left.
+    Left,
     /// The peer is gone: those that it has heard of end.
     Gone,
     /// It is an ordinary host: QPs get a connection of their own, and flows end.
@@ -97,15 +99,16 @@ impl Verdict {
             Self::Open => 0,
             Self::Silent(..) => 1,
             Self::Unreachable(_) => 2,
-            Self::Gone => 3,
-            Self::Ibta => 4,
+            Self::Left => 3,
+            Self::Gone => 4,
+            Self::Ibta => 5,
         }
     }
 
     pub(crate) const fn why(self) -> VendorError {
         match self {
             Self::Silent(_, _, why) | Self::Unreachable(why) => why,
-            Self::Gone | Self::Ibta => VendorError::QpGone,
+            Self::Left | Self::Gone | Self::Ibta => VendorError::QpGone,
             Self::Open => VendorError::None,
         }
     }
@@ -213,7 +216,7 @@ impl<L: Copy + PartialEq> Line<L> {
         }
         self.verdict = verdict;
         lists.append(&mut self.judged, &mut self.requested);
-        if matches!(verdict, Verdict::Gone | Verdict::Ibta) {
+        if matches!(verdict, Verdict::Left | Verdict::Gone | Verdict::Ibta) {
             lists.append(&mut self.judged, &mut self.fresh);
         }
     }
