@@ -6,7 +6,7 @@ mod common;
 use common::{End, PATIENCE, address, inline, next, turn, until, wait_for};
 use std::time::{Duration, Instant};
 use trunkline::{
-    Access, Builder, Down, Error, Node, Qp, QpOptions, QpState, SendFlags, SendOp, Status,
+    Access, Builder, Down, Error, Event, Node, Qp, QpOptions, QpState, SendFlags, SendOp, Status,
 };
 
 /// Beyond any test.
@@ -34,15 +34,17 @@ fn connected(a: &End, b: &End) -> (Qp, Qp) {
     (qa, qb)
 }
 
-fn wait_for_error(qp: &Qp) {
-    let end = Instant::now() + PATIENCE;
-    while qp.state() != QpState::Error {
-        assert!(
-            Instant::now() < end,
-            "it does not hear that its peer is gone"
-        );
-        std::thread::sleep(Duration::from_millis(1));
+/// Waits until a program hears that the peer of a QP is gone, which stays as it is.
+fn wait_for_gone(node: &Node, qp: &Qp) {
+    let (end, qpn) = (Instant::now() + PATIENCE, qp.qpn());
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let event = node.wait_event(left).unwrap();
+        if event.expect("it hears in time") == (Event::PeerQpGone { qpn }) {
+            break;
+        }
     }
+    assert_eq!(qp.state(), QpState::Rts);
 }
 
 #[test]
@@ -65,7 +67,7 @@ fn what_was_posted_is_done_before_a_node_ends() {
     }
     // It has ended: its own program and its peer's see that.
     assert_eq!(qa.state(), QpState::Error);
-    wait_for_error(&qb);
+    wait_for_gone(&b.node, &qb);
     assert_eq!(a.node.health().down, Some(Down::ShutDown));
     let (op, flags) = (SendOp::Send, SendFlags::SIGNALED);
     let late = a.try_post(&qa, 1, op, flags, 0, 8);
@@ -87,7 +89,7 @@ fn peers_of_a_dropped_node_hear_of_it_at_once() {
             qb
         };
         // It had nothing outstanding, and nobody is asked for a sign of life.
-        wait_for_error(&qb);
+        wait_for_gone(&b.node, &qb);
         assert_eq!(b.node.connection_count(), 0);
     }
 }
@@ -106,9 +108,11 @@ fn an_inline_node_ends_in_the_same_way() {
     let flushed = a.send_cq.poll_one().unwrap().unwrap();
     assert_eq!((flushed.wr_id, flushed.status), (2, Status::Flushed));
     assert!(a.node.poll().is_err());
+    let gone = Event::PeerQpGone { qpn: qb.qpn() };
     until(&[&b.node], "the peer to hear", || {
-        qb.state() == QpState::Error
+        b.node.poll_event() == Some(gone)
     });
+    assert_eq!(qb.state(), QpState::Rts);
     turn(&[&b.node]);
     assert_eq!(b.node.connection_count(), 0);
 }

@@ -14,6 +14,8 @@ mod datagrams;
 mod faults;
 #[path = "verbs/invalidate.rs"]
 mod invalidate;
+#[path = "verbs/leaving.rs"]
+mod leaving;
 #[path = "verbs/memory.rs"]
 mod memory;
 #[path = "verbs/objects.rs"]

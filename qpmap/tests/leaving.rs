@@ -1,5 +1,5 @@
-//! Peers' QPs that leave in order: the QP here stays as it is, its program hears so once, and what it
-//! wants of them fails after a while. Ends that are none in order are told at once.
+//! Peers' QPs that leave in order: the QP here stays as it is, its program hears so once, and what
+//! it wants of them fails after a while. Ends that are none in order are told at once.
 
 use crate::common::managed::{managed, post as post_routed, route, told, write};
 use crate::common::{Pair, RingMemory};

@@ -18,12 +18,12 @@ pub enum Event {
         event: QpEvent,
     },
     /// The peer's QP which this one is connected to is gone, or in another life: its program
-    /// destroyed or reset it, its node ended, or it failed while this one had nothing to send. This QP
-    /// stays as it is, and its receives stay posted. Requests that are not done or are posted later
-    /// fail with [`Status::RetryExceeded`] and [`VendorError::QpGone`], after 100 ms where the peer's
-    /// QP left in order, unless another life of that is ready to take them; then this QP goes to
-    /// ERROR. Once for each life of this QP, which ends by [`QpModify::Reset`]. Devices have no such
-    /// event.
+    /// destroyed or reset it, its node ended, or it failed while this one had nothing to send. This
+    /// QP stays as it is, and its receives stay posted. Requests that are not done or are posted
+    /// later fail with [`Status::RetryExceeded`] and [`VendorError::QpGone`], after 100 ms where
+    /// the peer's QP left in order, unless another life of that is ready to take them; then this QP
+    /// goes to ERROR. Once for each life of this QP, which ends by [`QpModify::Reset`]. Devices
+    /// have no such event.
     ///
     /// [`Status::RetryExceeded`]: crate::Status::RetryExceeded
     /// [`VendorError::QpGone`]: crate::VendorError::QpGone

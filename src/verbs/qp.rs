@@ -305,8 +305,8 @@ impl Qp {
         self.node().workers.owner(self.qpn().get())
     }
 
-    /// Its program failed: when it is destroyed, with its last handle, its peer hears of an error and
-    /// not that it left.
+    /// Its program failed: when it is destroyed, with its last handle, its peer hears of an error
+    /// and not that it left.
     pub(crate) fn abandon(&self) {
         self.0.abandoned.store(true, Ordering::Relaxed);
     }

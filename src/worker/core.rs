@@ -195,8 +195,8 @@ impl Core {
     }
 
     /// The node has `failed`, or was shut down: all QPs are in error, and what they had outstanding
-    /// is flushed. Where a panic left the engine in pieces, as far as that goes: no QP takes requests
-    /// at least.
+    /// is flushed. Where a panic left the engine in pieces, as far as that goes: no QP takes
+    /// requests at least.
     pub(crate) fn bury(&mut self, failed: bool) {
         for qpn in self.engine.qp_numbers() {
             let ended = catch_unwind(AssertUnwindSafe(|| self.engine.end_qp(qpn, failed)));
@@ -220,8 +220,8 @@ impl Core {
         let _ = catch_unwind(AssertUnwindSafe(abandon));
     }
 
-    /// The node ends, in order or since it `failed`: what is queued leaves, IDs and connections end,
-    /// and their peers are told. It waits for nobody but the port, and not long.
+    /// The node ends, in order or since it `failed`: what is queued leaves, IDs and connections
+    /// end, and their peers are told. It waits for nobody but the port, and not long.
     pub(crate) fn say_goodbye(&mut self, port: &mut (dyn Port + Send), failed: bool) {
         if std::mem::replace(&mut self.said_goodbye, true) {
             return;
@@ -564,10 +564,10 @@ impl Core {
     /// Destroys a QP; its peer hears that it left, or of an error if it was `abandoned`.
     pub(crate) fn destroy_qp(&mut self, qpn: Qpn, abandoned: bool) -> Result<(), VerbsError> {
         self.pools.withdraw(&mut self.manager, qpn);
-        match abandoned {
-            true => self.engine.abandon_qp(qpn),
-            false => self.engine.destroy_qp(qpn),
+        if abandoned {
+            return self.engine.abandon_qp(qpn);
         }
+        self.engine.destroy_qp(qpn)
     }
 
     /// Asks a peer what it is, before a QP needs to know.

@@ -7,6 +7,8 @@ mod ended;
 mod forked;
 #[path = "life/killed.rs"]
 mod killed;
+#[path = "life/leaving.rs"]
+mod leaving;
 #[path = "life/many.rs"]
 mod many;
 #[path = "life/peers.rs"]

@@ -47,8 +47,9 @@ pub struct Control {
     /// QP of the node that says it.
     pub src_qp: Qpn,
     /// Replay epoch: of the sender of a BIND, of the BIND that is refused, or the last one that the
-    /// sender of a BOUND has heard. In an UNBIND, the verdict on message `msn`: [`LEFT`](Self::LEFT),
-    /// or coded as in an AETH, an acknowledgement where that message was not refused.
+    /// sender of a BOUND has heard. In an UNBIND, the verdict on message `msn`:
+    /// [`LEFT`](Self::LEFT), or coded as in an AETH, an acknowledgement where that message was not
+    /// refused.
     pub replay_epoch: u8,
     /// QP of the other node.
     pub dest_qp: Qpn,
@@ -74,8 +75,8 @@ impl ControlView<'_> {
 }
 
 impl Control {
-    /// Verdict of an UNBIND: the QP has left in order, and refused nothing. As an AETH it would be an
-    /// acknowledgement.
+    /// Verdict of an UNBIND: the QP has left in order, and refused nothing. As an AETH it would be
+    /// an acknowledgement.
     pub const LEFT: u8 = 0x1e;
 
     /// Judges what the view shows.

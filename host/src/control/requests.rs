@@ -54,8 +54,8 @@ layout! {
 }
 
 layout! {
-    /// Ends the client in order: peers of its QPs hear that these have left. What it has is destroyed,
-    /// and the answer is [`Detached`](super::answers::Detached).
+    /// Ends the client in order: peers of its QPs hear that these have left. What it has is
+    /// destroyed, and the answer is [`Detached`](super::answers::Detached).
     pub struct Detach = "detach" {}
 }
 

@@ -277,9 +277,9 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// The node ends in order, or since it `failed`: all connections are closed, and their peers told
-    /// so, the next time that packets are sent. What flows had under way is not waited for. All at
-    /// once: nobody is served after it.
+    /// The node ends in order, or since it `failed`: all connections are closed, and their peers
+    /// told so, the next time that packets are sent. What flows had under way is not waited for.
+    /// All at once: nobody is served after it.
     pub fn say_goodbye(&mut self, failed: bool) {
         let reason = if failed {
             Close::FAILED_NODE

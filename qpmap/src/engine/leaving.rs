@@ -2,9 +2,9 @@
 //!
 //! The QP here stays as it is, as one of a device would, which hears nothing of that. Its program
 //! hears [`Event::PeerQpGone`] once. What it has posted and is not done, or posts later, waits for
-//! [`GRACE_NS`]: the next life of the peer's QP may take it, where nothing of it was sent to the last
-//! one. Then it fails, and the QP with it. A request waits so for one life, and not for each of
-//! those that leave one after the other.
+//! [`GRACE_NS`]: the next life of the peer's QP may take it, where nothing of it was sent to the
+//! last one. Then it fails, and the QP with it. A request waits so for one life, and not for each
+//! of those that leave one after the other.
 //!
 //! Routes of app-managed QPs are no part of this: with one of them ends nothing but what was posted
 //! to it, so that fails at once.

@@ -287,8 +287,8 @@ pub enum Event {
         qpn: Qpn,
     },
     /// The QP which one of ours is connected to is gone, or in another life: it left in order, or
-    /// failed while ours had nothing to send. Ours stays as it is; its next request fails, or goes to
-    /// that life. Once for each life of ours.
+    /// failed while ours had nothing to send. Ours stays as it is; its next request fails, or goes
+    /// to that life. Once for each life of ours.
     PeerQpGone {
         /// Number of the QP here.
         qpn: Qpn,

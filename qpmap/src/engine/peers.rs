@@ -50,9 +50,9 @@ impl<P: Platform> Engine<P> {
         leads.map(|conn| (self.links.id(conn), self.links[conn].mark))
     }
 
-    /// The peer at `address` failed or is another incarnation of itself: its connections are dropped
-    /// and the QPs that talked to it go to error. Those that never heard of it wait for the next
-    /// incarnation: it is the one that their programs know.
+    /// The peer at `address` failed or is another incarnation of itself: its connections are
+    /// dropped and the QPs that talked to it go to error. Those that never heard of it wait for the
+    /// next incarnation: it is the one that their programs know.
     pub fn drop_peer(&mut self, address: Gid) {
         self.end_peer(address, Cause::PeerGone);
     }

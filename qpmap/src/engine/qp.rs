@@ -326,8 +326,8 @@ pub(crate) enum Answer {
     Rnr(u8),
     /// Never: NAK code.
     Nak(u8),
-    /// All before it are done, and nothing else will be: the QP has left in order. It is told as the
-    /// end of the flow.
+    /// All before it are done, and nothing else will be: the QP has left in order. It is told as
+    /// the end of the flow.
     Left,
 }
 

@@ -126,8 +126,8 @@ impl<P: Platform> Engine<P> {
     /// Destroys a QP (`ibv_destroy_qp(3)`): what it had outstanding is not reported, and its CQs
     /// give no completion of it any more. A receive that it had taken from its SRQ goes with it: a
     /// program that wants to hear of it puts the QP in ERROR first, and polls its CQ when
-    /// [`QpEvent::LastWqeReached`] has come. Its number rests before another QP gets it. The peer's QP
-    /// hears that it left ([`Event::PeerQpGone`]).
+    /// [`QpEvent::LastWqeReached`] has come. Its number rests before another QP gets it. The peer's
+    /// QP hears that it left ([`Event::PeerQpGone`]).
     ///
     /// # Errors
     /// No such QP.
@@ -234,8 +234,8 @@ impl<P: Platform> Engine<P> {
         Ok(())
     }
 
-    /// Puts a QP in ERROR, from whatever state: its node ends, in order or since it `failed`. No event
-    /// tells of it here. Its peer hears that it left, or of an error.
+    /// Puts a QP in ERROR, from whatever state: its node ends, in order or since it `failed`. No
+    /// event tells of it here. Its peer hears that it left, or of an error.
     pub fn end_qp(&mut self, qpn: Qpn, failed: bool) {
         let Some(qp) = self.qp_index(qpn) else {
             return;

@@ -193,8 +193,8 @@ impl<P: Platform> Engine<P> {
         true
     }
 
-    /// The peer is gone, which is the `cause`: flows that wait for it, and that it has heard of, fail,
-    /// or are left.
+    /// The peer is gone, which is the `cause`: flows that wait for it, and that it has heard of,
+    /// fail, or are left.
     pub(crate) fn fail_heard(&mut self, peer: u32, cause: Cause) {
         self.links.each_tombstone(peer, |stone| stone.cause = cause);
         let verdict = match cause {

@@ -74,7 +74,7 @@ fn serve(address: IpAddr, path: &str) {
 /// A program with what it has, all of which is kept.
 struct Program {
     role: String,
-    _node: Node,
+    node: Node,
     pd: Pd,
     cq: Cq,
     mr: Mr,
@@ -107,10 +107,10 @@ impl Program {
         let (address, peer): (QpAddress, Remote) = hear();
         qp.connect(address).unwrap();
         let mr = mr.unwrap();
-        let (role, _node) = (role.to_owned(), node);
+        let role = role.to_owned();
         Self {
             role,
-            _node,
+            node,
             pd,
             cq,
             mr,
@@ -141,6 +141,11 @@ impl Program {
                 self.next();
                 self.receive(1);
             },
+            "leaving" => {
+                let () = hear();
+                self.node.shutdown(Duration::from_secs(5)).unwrap();
+                rest()
+            }
             _ => rest(),
         }
     }
