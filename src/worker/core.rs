@@ -195,8 +195,7 @@ impl Core {
     }
 
     /// The node has `failed`, or was shut down: all QPs are in error, and what they had outstanding
-    /// is flushed. Where a panic left the engine in pieces, as far as that goes: no QP takes
-    /// requests at least.
+    /// is flushed. Where a panic left the engine in pieces, no QP takes requests at least.
     pub(crate) fn bury(&mut self, failed: bool) {
         for qpn in self.engine.qp_numbers() {
             let ended = catch_unwind(AssertUnwindSafe(|| self.engine.end_qp(qpn, failed)));

@@ -6,8 +6,8 @@ use crate::channel::{Channel, Notifier};
 use crate::completion::Told;
 use crate::context::Context;
 use crate::cq_ex;
+use crate::datagrams::Datagrams;
 use crate::object::{Object, Use, Uses};
-use crate::outlet::Outlet;
 use crate::registry::{Element, Listener, Name};
 use crate::spin::SpinLock;
 use crate::unacked::Unacked;
@@ -15,6 +15,10 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::mem::zeroed;
 use std::sync::Arc;
+use trunkline::Completion;
+
+/// Completions that one look at the node's queue takes at most.
+const BATCH: usize = 32;
 
 /// A completion queue. All are extended ones, whether the program knows that or not.
 #[repr(C)]
@@ -27,7 +31,7 @@ pub(crate) struct Cq {
     pub(crate) uses: Uses,
     _channel: Option<Use>,
     pub(crate) context: Arc<Context>,
-    pub(crate) outlet: Outlet,
+    pub(crate) datagrams: Datagrams,
     /// Who reads completions one by one has it: see `cq_ex`.
     pub(crate) reader: SpinLock<Told>,
 }
@@ -35,6 +39,32 @@ pub(crate) struct Cq {
 // SAFETY: the structure of the header is at its front, and the shorter one at the front of that.
 unsafe impl Object for Cq {
     type Abi = abi::CqEx;
+}
+
+impl Cq {
+    /// Hands up to `entries` completions to `give`, oldest first.
+    ///
+    /// # Errors
+    /// The CQ is in error, and all that completed before was given.
+    pub(crate) fn poll(&self, entries: usize, mut give: impl FnMut(Told)) -> Result<(), Errno> {
+        let mut batch = [Completion::BLANK; BATCH];
+        let mut left = entries;
+        while left > 0 {
+            let wanted = BATCH.min(left);
+            let count = match self.cq.poll(&mut batch[..wanted]) {
+                Ok(count) => count,
+                // The next call tells.
+                Err(_) if left < entries => break,
+                Err(error) => return Err(trunkline::Error::from(error).into()),
+            };
+            self.datagrams.tell(&batch[..count], &mut give);
+            left -= count;
+            if count < wanted {
+                break;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// What a CQ is made with.
@@ -85,7 +115,7 @@ pub(crate) unsafe fn create(
         uses: Uses::default(),
         _channel: channel.map(|channel| channel.uses.hold()),
         context: Arc::clone(&whole),
-        outlet: Outlet::default(),
+        datagrams: Datagrams::default(),
         reader: SpinLock::new(Told::BLANK, wanted.single_threaded),
     };
     let made = made.give();
@@ -177,14 +207,13 @@ pub(crate) unsafe extern "C" fn poll_cq(
         let whole = unsafe { Cq::of(cq.cast()) }?;
         let entries = usize::try_from(entries).map_err(|_| INVALID)?;
         let mut count = 0;
-        let taken = whole.outlet.take(&whole.cq, entries, |told| {
+        whole.poll(entries, |told| {
             // SAFETY: the program gives room for so many, and no more are taken.
             let room = unsafe { wcs.add(count) };
             // SAFETY: the same.
             unsafe { room.write(told.wc()) };
             count += 1;
-        });
-        taken?;
+        })?;
         if count == 0 {
             whole.context.open.help();
         }

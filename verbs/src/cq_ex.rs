@@ -6,7 +6,6 @@ use crate::completion::{self, Told};
 use crate::cq::{Cq, Wanted, create};
 use crate::object::Object;
 use std::ffi::{c_int, c_uint};
-use trunkline::Status;
 
 /// `ibv_create_cq_ex(3)`
 pub(crate) unsafe extern "C" fn create_cq_ex(
@@ -67,13 +66,13 @@ unsafe fn whole<'a>(cq: *mut abi::CqEx) -> &'a Cq {
     whole.expect("the program took this function from the CQ")
 }
 
-/// Takes the next completion; ENOENT where there is none. With `behind_good` it comes behind one
-/// that was not flushed: see [`Outlet`](crate::outlet::Outlet).
+/// Takes the next completion; ENOENT where there is none.
 ///
 /// # Safety
 /// The calling thread has the lock of the reader.
-unsafe fn advance(cq: &Cq, behind_good: bool) -> c_int {
-    match cq.outlet.take_one(&cq.cq, behind_good) {
+unsafe fn advance(cq: &Cq) -> c_int {
+    let mut taken = None;
+    match cq.poll(1, |told| taken = Some(told)).map(|()| taken) {
         Ok(Some(told)) => {
             let public = cq.abi.get();
             // SAFETY: the caller has the lock, under which alone these two are written and read.
@@ -102,7 +101,7 @@ unsafe extern "C" fn start_poll(cq: *mut abi::CqEx, attr: *mut abi::PollCqAttr) 
     }
     cq.reader.lock();
     // SAFETY: it was locked just now.
-    let answer = unsafe { advance(cq, false) };
+    let answer = unsafe { advance(cq) };
     if answer != 0 {
         cq.reader.unlock();
     }
@@ -114,9 +113,7 @@ unsafe extern "C" fn next_poll(cq: *mut abi::CqEx) -> c_int {
     // SAFETY: the program gives a CQ.
     let cq = unsafe { whole(cq) };
     // SAFETY: the program has begun to poll it, so it has the lock.
-    let behind_good = unsafe { cq.reader.get() }.completion.status != Status::Flushed;
-    // SAFETY: the same.
-    unsafe { advance(cq, behind_good) }
+    unsafe { advance(cq) }
 }
 
 /// `ibv_end_poll(3)`

@@ -13,7 +13,7 @@
 //! | `device`, `context` | devices and their opening |
 //! | `event_queue`, `unacked`, `registry` | events and who is told of them |
 //! | `query`, `gid`, `pd`, `mr`, `cq`, ... | verbs by object |
-//! | `outlet`, `completion` | completions on their way to the program |
+//! | `datagrams`, `completion` | completions on their way to the program |
 //! | `refused` | what is not offered |
 //! | `private` | what drivers of other hardware import, so that they load |
 //! | `note` | what tells this library from others |
@@ -30,6 +30,7 @@ mod completion;
 mod context;
 mod cq;
 mod cq_ex;
+mod datagrams;
 mod device;
 mod event_queue;
 mod gid;
@@ -40,7 +41,6 @@ mod mw;
 mod node;
 mod note;
 mod object;
-mod outlet;
 mod pd;
 mod post;
 mod private;

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use trunkline::{AttachOptions, Down, Node, Promotion};
 
 /// Names of the variables that say where the node is.
@@ -22,8 +22,6 @@ const ADDRESS: &str = "TRUNKLINE_ADDRESS";
 const PROMOTE: &str = "TRUNKLINE_PROMOTE";
 /// How long the node goes on for what its peers are owed when the program closes it or exits.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// How long a QP that goes waits at most for what the node owes. Others may have work without end.
-const SETTLING: Duration = Duration::from_millis(2);
 /// How long the thread that tells events sleeps at most. It is woken for each event.
 const NAP: Duration = Duration::from_secs(3600);
 
@@ -174,16 +172,6 @@ impl OpenNode {
         // An error is one of the node's threads, too, which see to it.
         if !self.node.poll().unwrap_or(false) {
             std::thread::yield_now();
-        }
-    }
-
-    /// Lets the node say what it owes before a QP goes. A device has acknowledged a message before
-    /// the program sees it, and programs end when they have seen the last one; the node's answers
-    /// wait for company, and with the QP they would be gone.
-    pub(crate) fn settle(&self) {
-        let begin = Instant::now();
-        while matches!(self.node.is_drained(), Ok(false)) && begin.elapsed() < SETTLING {
-            self.help();
         }
     }
 

@@ -120,7 +120,7 @@ unsafe fn create(
         wr::fill(&mut public);
     }
     if kind == QpType::Ud {
-        recv_cq.outlet.add_datagrams(qpn);
+        recv_cq.datagrams.add(qpn);
     }
     let unacked = Arc::new(Unacked::default());
     let made = Qp {
@@ -212,14 +212,11 @@ unsafe extern "C" fn ibv_destroy_qp(qp: *mut abi::Qp) -> c_int {
         // SAFETY: the program gives a QP.
         let whole = unsafe { Qp::of(qp.cast()) }?;
         let qpn = whole.qp.qpn();
-        if whole.qp.state().receives() {
-            whole.context.open.settle();
-        }
         whole.context.open.registry.remove(Name::Qp(qpn));
         let cqs = whole.cqs()?;
         // SAFETY: the program gives it back.
         drop(unsafe { Qp::take(qp.cast()) });
-        cqs.iter().for_each(|cq| cq.outlet.forget(qpn));
+        cqs.iter().for_each(|cq| cq.datagrams.remove(qpn));
         Ok(())
     })
 }

@@ -70,9 +70,6 @@ fn modify(qp: &Qp, attr: &abi::QpAttr, mask: u32) -> Result<QpState, Errno> {
         qp.qp.modify(change)?;
     }
     *asked = if to == QpState::Reset {
-        for cq in qp.cqs()? {
-            cq.outlet.forget_completions(qp.qp.qpn());
-        }
         Asked::default()
     } else {
         wanted
