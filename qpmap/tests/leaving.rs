@@ -3,6 +3,7 @@
 
 use crate::common::managed::{managed, post as post_routed, route, told, write};
 use crate::common::{Pair, RingMemory};
+use std::net::IpAddr;
 use std::sync::Arc;
 use trunkline_conn::time::{Instant, MILLISECOND, SECOND};
 use trunkline_conn::work::{Remote, SendOp, Status, VendorError};
@@ -15,6 +16,9 @@ type Qp = Arc<QpQueues<RingMemory>>;
 /// waited for that.
 pub(crate) const GRACE: u64 = 100 * MILLISECOND;
 const AT_ONCE: u64 = 20 * MILLISECOND;
+
+/// Where node 1 is.
+const PEER_ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
 
 /// In which way the QP of node 1 leaves.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -180,6 +184,48 @@ fn what_was_executed_just_before_a_qp_left_succeeds_though_no_answer_was_said() 
     assert_eq!(state(&pair, 0, &ours), QpState::Rts);
 }
 
+/// What becomes of the connection between two QPs one of which has left the other.
+#[derive(Clone, Copy, Debug)]
+enum Loss {
+    Closed,
+    Silent,
+    Restarted,
+    Failed,
+}
+
+#[test]
+fn a_qp_that_was_left_outlives_its_connection_and_its_peers_node() {
+    for loss in [Loss::Closed, Loss::Silent, Loss::Restarted, Loss::Failed] {
+        for posts in [false, true] {
+            let (mut pair, [ours, theirs]) = acquainted();
+            leave(&mut pair, &theirs, Leaving::Destroyed);
+            pair.run(10 * MILLISECOND);
+            let [near, far] = &mut pair.nodes;
+            match loss {
+                Loss::Closed => near.engine.close_connection(pair.conns[0][0]),
+                Loss::Silent => pair.fate = Box::new(|_, _| 0),
+                Loss::Restarted => near.engine.drop_peer(PEER_ADDRESS.into()),
+                Loss::Failed => far.engine.say_goodbye(true),
+            }
+            pair.run(30 * SECOND);
+            assert_eq!(pair.nodes[0].engine.connections(), [], "{loss:?}");
+            assert_eq!(pair.completions(0), [], "{loss:?}");
+            assert_eq!(state(&pair, 0, &ours), QpState::Rts, "{loss:?}");
+            if posts {
+                send(&pair, &ours, 8);
+                let since = pair.now;
+                let ended = ends(&mut pair, since);
+                failed_in_time(loss, ended);
+            }
+            let destroyed = pair.nodes[0].engine.destroy_qp(ours.qpn);
+            destroyed.expect("it is there");
+            pair.run(MILLISECOND);
+            let left = pair.nodes[0].engine.live_objects();
+            assert!(left.named().all(|(_, count)| count == 0), "{left:?}");
+        }
+    }
+}
+
 /// Ends that are none in order.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Failure {
@@ -192,7 +238,6 @@ enum Failure {
 }
 
 fn fail(pair: &mut Pair, qp: &Qp, how: Failure) {
-    let address = std::net::IpAddr::from([10, 0, 0, 2]).into();
     let [near, far] = &mut pair.nodes;
     match how {
         Failure::Error | Failure::ErrorThenDestroyed => {
@@ -209,7 +254,7 @@ fn fail(pair: &mut Pair, qp: &Qp, how: Failure) {
             pair.nodes[1].engine.say_goodbye(true);
         }
         Failure::NodeFailedSilently => far.engine.say_goodbye(true),
-        Failure::NextIncarnation => near.engine.drop_peer(address),
+        Failure::NextIncarnation => near.engine.drop_peer(PEER_ADDRESS.into()),
     }
 }
 
@@ -446,7 +491,7 @@ fn a_qp_in_rtr_that_is_left_may_go_to_rts_and_hears_of_it_by_its_first_request()
     let qps = [pair.qp(0, QpType::Rc), pair.qp(1, QpType::Rc)];
     pair.connect(1, &qps[1], &qps[0]);
     let attributes = |peer: Qpn| trunkline_qpmap::Attributes {
-        remote: std::net::IpAddr::from([10, 0, 0, 2]).into(),
+        remote: PEER_ADDRESS.into(),
         dest_qpn: peer,
         ..trunkline_qpmap::Attributes::default()
     };

@@ -281,10 +281,9 @@ impl<P: Platform> Engine<P> {
     /// told so, the next time that packets are sent. What flows had under way is not waited for.
     /// All at once: nobody is served after it.
     pub fn say_goodbye(&mut self, failed: bool) {
-        let reason = if failed {
-            Close::FAILED_NODE
-        } else {
-            Close::NODE
+        let reason = match failed {
+            true => Close::FAILED_NODE,
+            false => Close::NODE,
         };
         let conns: Vec<u32> = self.links.iter().map(|(index, _)| index).collect();
         for conn in conns {
@@ -472,7 +471,8 @@ impl<P: Platform> Engine<P> {
     }
 
     /// A flow whose connection is gone moves on: what it had unacknowledged is sent again, in a new
-    /// replay epoch, over another connection of the pool. If there is none, it waits for one.
+    /// replay epoch, over another connection of the pool. If there is none, it waits for one, unless
+    /// its peer's QP has left: nothing more comes from there.
     pub(crate) fn move_on(&mut self, flow: u32) {
         if self.flows[flow].ending.is_last() {
             self.part_ended(flow);
@@ -499,7 +499,8 @@ impl<P: Platform> Engine<P> {
         });
         match fallback {
             Some(other) => self.resume_on(flow, other),
-            None if cause == Cause::PeerLeft && ends && self.is_left_with_node(flow) => {}
+            None if self.flows.is_left(flow) => {}
+            None if ends && cause == Cause::PeerLeft && self.is_left_with_node(flow) => {}
             None if ends => self.because(VendorError::QpGone, |engine| {
                 engine.fail_flow(flow, Status::RetryExceeded);
             }),

@@ -29,6 +29,7 @@ impl<P: Platform> Engine<P> {
     pub(super) fn is_left_alone(&mut self, flow: u32) {
         self.flows.leaves(flow);
         self.tell_deserted(flow);
+        let msn = self.flows[flow].acked_msn;
         let head = self.requests.get(self.flows[flow].head);
         if head.is_none_or(|head| !head.begun) {
             self.flows[flow].count_anew();
@@ -38,7 +39,6 @@ impl<P: Platform> Engine<P> {
         if !self.is_outstanding(flow) {
             return;
         }
-        let msn = self.flows[flow].acked_msn;
         match self.flows.waits_though_left(flow, msn) {
             true => self.fail_left(flow),
             false => self.watch(flow),
@@ -49,7 +49,7 @@ impl<P: Platform> Engine<P> {
     /// that ends the flow.
     pub(super) fn is_left_with_node(&mut self, flow: u32) -> bool {
         let may = self.may_be_left(flow);
-        if may && !self.flows.is_left(flow) {
+        if may {
             self.flows[flow].hear_node_left();
             self.forget_peers_requests(flow);
             self.is_left_alone(flow);

@@ -180,6 +180,41 @@ static void children(void)
 	*byte = before;
 }
 
+/* A QP whose peer is destroyed stays as it is, without a word, and finds out by its next request. */
+static void peers_that_leave(void)
+{
+	struct ibv_qp *stays = make_qp(), *leaves = make_qp();
+	connect_to(stays, leaves);
+	connect_to(leaves, stays);
+	struct ibv_sge sge = { (uintptr_t)memory + 2048, 64, mr->lkey };
+	struct ibv_recv_wr *bad_recv, recv = { .wr_id = 31, .sg_list = &sge, .num_sge = 1 };
+	struct ibv_send_wr *bad, wr = { .wr_id = 32, .opcode = IBV_WR_SEND,
+					.send_flags = IBV_SEND_INLINE | IBV_SEND_SIGNALED };
+	LAW(ibv_post_recv(stays, &recv, &bad_recv) == 0);
+	LAW(ibv_post_recv(leaves, &recv, &bad_recv) == 0);
+	LAW(ibv_post_send(stays, &wr, &bad) == 0);
+	LAW(completion().status == IBV_WC_SUCCESS && completion().status == IBV_WC_SUCCESS);
+	while (is_readable(context->async_fd, 0)) {
+		struct ibv_async_event event;
+		LAW(ibv_get_async_event(context, &event) == 0);
+		ibv_ack_async_event(&event);
+	}
+	LAW(ibv_destroy_qp(leaves) == 0);
+	usleep(300000);
+	struct ibv_qp_attr attr;
+	struct ibv_qp_init_attr init;
+	struct ibv_wc wc;
+	LAW(ibv_poll_cq(cq, 1, &wc) == 0 && !is_readable(context->async_fd, 0));
+	LAW(ibv_query_qp(stays, &attr, IBV_QP_STATE, &init) == 0);
+	LAW(attr.qp_state == IBV_QPS_RTS);
+	LAW(ibv_post_send(stays, &wr, &bad) == 0);
+	wc = completion();
+	LAW(wc.wr_id == 32 && wc.status == IBV_WC_RETRY_EXC_ERR);
+	wc = completion();
+	LAW(wc.wr_id == 31 && wc.status == IBV_WC_WR_FLUSH_ERR);
+	LAW(ibv_destroy_qp(stays) == 0);
+}
+
 static void close_all(void)
 {
 	pthread_t thread;
@@ -209,6 +244,7 @@ int main(void)
 	shared_receives();
 	datagrams();
 	children();
+	peers_that_leave();
 	errors();
 	close_all();
 	return 0;
