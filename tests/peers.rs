@@ -9,8 +9,8 @@ use common::{End, PATIENCE, Pair, address, inline, next, pattern, turn, until};
 use std::net::{IpAddr, UdpSocket};
 use std::time::{Duration, Instant};
 use trunkline::{
-    Access, Attributes, Clock, Drive, Error, Gid, Node, QpAddress, QpOptions, QpState, Qpn, SendOp,
-    Status, VendorError,
+    Access, Attributes, Clock, Drive, Error, Event, Gid, Node, QpAddress, QpOptions, QpState, Qpn,
+    SendOp, Status, VendorError,
 };
 use trunkline_cm::{Bounds, NodeCm};
 use trunkline_conn::time::{MICROSECOND, MILLISECOND, SECOND};
@@ -291,11 +291,14 @@ fn a_restarted_peer_that_asks_first_is_recognised() {
         second.qp(&QpOptions::default()),
     );
     qb.connect(qa.address()).unwrap();
-    // The question of the new incarnation ends the connections of the old one.
-    until(&nodes, "the old QP to fail", || {
-        old.state() == QpState::Error
+    // The last word of the old incarnation, or the question of the new one, ends its connections.
+    let gone = Event::PeerQpGone { qpn: old.qpn() };
+    until(&nodes, "the old QP to be left", || {
+        a.node.poll_event() == Some(gone)
     });
-    assert_eq!(a.node.cm_stats().down, 1);
+    until(&nodes, "the old connections to end", || {
+        a.node.cm_stats().down == 1
+    });
     qa.connect(qb.address()).unwrap();
     second.post(&qb, 2, SendOp::Write(a.mr.remote(TARGET)), 0, 64);
     assert_eq!(next(&nodes, &second.send_cq).status, Status::Success);

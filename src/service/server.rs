@@ -199,9 +199,7 @@ impl Server {
             LISTENER => self.let_in(),
             WAKE => self.hear_others(),
             EVENTS => self.tell_events(),
-            token if token % 2 == ENDED => {
-                self.process_ended(token - ENDED);
-            }
+            token if token % 2 == ENDED => self.process_ended(token - ENDED),
             token => self.serve(token),
         }
     }
@@ -218,6 +216,8 @@ impl Server {
             }
             return;
         }
+        // It may have said before that it ends.
+        self.serve(token);
         let reason = Parting::new(Reason::Asked, "its process has ended");
         self.part_with(token, &reason);
     }

@@ -471,8 +471,8 @@ impl<P: Platform> Engine<P> {
     }
 
     /// A flow whose connection is gone moves on: what it had unacknowledged is sent again, in a new
-    /// replay epoch, over another connection of the pool. If there is none, it waits for one, unless
-    /// its peer's QP has left: nothing more comes from there.
+    /// replay epoch, over another connection of the pool. If there is none, it waits for one,
+    /// unless its peer's QP has left: nothing more comes from there.
     pub(crate) fn move_on(&mut self, flow: u32) {
         if self.flows[flow].ending.is_last() {
             self.part_ended(flow);
