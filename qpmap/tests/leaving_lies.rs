@@ -24,7 +24,8 @@ fn left(scene: &mut Scene, life: u32) {
     scene.liar.control(&mut scene.pair, &[over]);
 }
 
-/// It says that it is in this life, and agrees to what is asked; it takes what is sent then, or not.
+/// It says that it is in this life, and agrees to what is asked; it takes what is sent then, or does
+/// not.
 fn comes_back(scene: &mut Scene, life: u32, takes: bool) {
     let (qpn, own) = (scene.qp.qpn, scene.life);
     let bind = entry(ControlKind::Bind, PEER.get(), qpn, life, 0);
@@ -214,4 +215,19 @@ fn a_qp_says_once_how_it_ended_and_no_more_when_it_is_destroyed_after_that() {
     let failed = (vec![ERROR], vec![], 0);
     assert_eq!(verdict_of(error, destroy), failed);
     assert_eq!(verdict_of(both, nothing), failed);
+}
+
+#[test]
+fn what_was_not_sent_when_a_qp_left_is_asked_for_when_another_life_of_it_is_heard() {
+    let mut scene = Scene::new();
+    scene.post(1, SendOp::Send, 0);
+    // Its turn has not come.
+    scene.pair.nodes[1].engine.handle_doorbells();
+    left(&mut scene, LIFE);
+    let next = entry(ControlKind::Bind, PEER.get(), scene.qp.qpn, LIFE + 1, 0);
+    scene.liar.control(&mut scene.pair, &[next]);
+    scene.pair.now = scene.pair.now + MILLISECOND;
+    let said = scene.liar.hears_control(&mut scene.pair);
+    let asks = |said: &Control| said.kind == ControlKind::Bind;
+    assert!(said.iter().any(asks), "{said:?}");
 }
