@@ -24,8 +24,8 @@ fn left(scene: &mut Scene, life: u32) {
     scene.liar.control(&mut scene.pair, &[over]);
 }
 
-/// It says that it is in this life, and agrees to what is asked; it takes what is sent then, or does
-/// not.
+/// It says that it is in this life, and agrees to what is asked; it takes what is sent then, or
+/// does not.
 fn comes_back(scene: &mut Scene, life: u32, takes: bool) {
     let (qpn, own) = (scene.qp.qpn, scene.life);
     let bind = entry(ControlKind::Bind, PEER.get(), qpn, life, 0);
