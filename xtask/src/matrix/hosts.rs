@@ -13,6 +13,8 @@ use trunkline_testkit::programs::Program;
 /// Our device, and the guest's.
 const OURS: &str = "trunk0";
 const THEIRS: &str = "rxe0";
+/// Where the services of both namespaces are found: a name of each.
+const SOCKET: &str = "@trunkline";
 /// Carries RoCE packets with a payload of 4,096 bytes.
 const MTU: &str = "4200";
 /// How long a service may take to start, and a server to listen.
@@ -139,7 +141,7 @@ impl<'a> Host<'a> {
         if carrier == Carrier::Service {
             let mut serve = host.inside();
             serve.arg(&built.trunkline);
-            serve.args(["serve", "--address", address]);
+            serve.args(["serve", "--address", address, "--socket", SOCKET]);
             let mut service = Program::start(serve)?;
             let until = Instant::now() + START;
             while !host.stat().is_ok_and(|told| told.get("service").is_some()) {
@@ -187,13 +189,17 @@ impl<'a> Host<'a> {
 
     fn command(&self, line: &str) -> Command {
         let mut command = self.inside();
-        command.arg("env");
-        let library = self.built.library.display();
-        command.arg(format!("LD_LIBRARY_PATH={library}"));
-        command.arg(match self.carrier {
-            Carrier::Service => "TRUNKLINE_SOCKET=@trunkline".to_owned(),
-            Carrier::OwnNode => format!("TRUNKLINE_ADDRESS={}", self.address),
-        });
+        let Built { trunkline, library } = self.built;
+        match self.carrier {
+            Carrier::Service => {
+                command.arg(trunkline).args(["run", "--socket", SOCKET]);
+            }
+            Carrier::OwnNode => {
+                command.arg("env");
+                command.arg(format!("LD_LIBRARY_PATH={}", library.display()));
+                command.arg(format!("TRUNKLINE_ADDRESS={}", self.address));
+            }
+        }
         command.args(line.split_whitespace());
         command
     }
