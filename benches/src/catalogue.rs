@@ -2,7 +2,7 @@
 
 use crate::{
     Measurement, Setting, cold, connect, engine, goodput, isolation, probes, resident, rpc, scale,
-    send64, storm, udp, warm, workers,
+    send64, served, storm, udp, warm, workers,
 };
 use anyhow::Result;
 use std::fmt;
@@ -165,6 +165,36 @@ pub const ALL: &[Bench] = &[
         name: "cm_storm",
         what: "10,048 QPs from 64 nodes to one that they never met, over loopback",
         run: |_| storm::storm(),
+    },
+    Bench {
+        name: "served_write64k",
+        what: "CPU of two services for ib_write_bw of 64 KiB, against nodes inside programs",
+        run: served::write64k,
+    },
+    Bench {
+        name: "served_lat64",
+        what: "latency of ib_send_lat of 64 B on one service, against nodes inside programs",
+        run: served::lat64,
+    },
+    Bench {
+        name: "served_memory",
+        what: "CPU of two services for WRITEs between memory that a thread reaches, or they do",
+        run: served::memory,
+    },
+    Bench {
+        name: "served_idle",
+        what: "CPU of a service with 100 clients of 100 idle QPs each",
+        run: served::idle,
+    },
+    Bench {
+        name: "served_fair",
+        what: "share of a client with one QP beside one with 10,000",
+        run: served::fair,
+    },
+    Bench {
+        name: "served_kills",
+        what: "latency of clients beside others that are killed in the middle of traffic",
+        run: served::kills,
     },
 ];
 

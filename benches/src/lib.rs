@@ -15,6 +15,7 @@
 //! | [`storm`] | 64 nodes that connect to one at the same time |
 //! | [`udp`] | two processes over UDP, in two namespaces, with a bottleneck between them or none |
 //! | [`send64`] | SENDs of 64 bytes between two processes, against UCX over TCP |
+//! | [`served`] | programs of services: costs, fairness, and clients that are killed |
 //! | [`rpc`] | calls of 64 bytes between two processes, and gRPC, against the same over TCP |
 //!
 //! [`machine`] says on what. [`catalogue`] lists them all, `trunkline-benches` runs them.
@@ -40,6 +41,7 @@ pub mod rounds;
 pub mod rpc;
 pub mod scale;
 pub mod send64;
+pub mod served;
 pub mod storm;
 pub mod turns;
 pub mod udp;
@@ -106,6 +108,8 @@ pub struct Setting {
     pub duration: Duration,
     /// Rounds of the figure and of its yardstick, by turns.
     pub rounds: usize,
+    /// Clients that are killed, and as many that end in order.
+    pub cycles: usize,
     /// Also what takes minutes.
     pub full: bool,
     /// Nodes at the ends of links print what they counted.

@@ -36,6 +36,10 @@ struct Cli {
     #[arg(long, value_name = "N", default_value_t = 5,
         value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
+    /// Clients that served_kills kills.
+    #[arg(long, value_name = "N", default_value_t = 1000,
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    cycles: u32,
     /// Also what takes minutes and GBs: 1,000,000 QPs at each of two nodes.
     #[arg(long)]
     full: bool,
@@ -87,6 +91,7 @@ fn run(cli: &Cli) -> Result<bool> {
     let setting = Setting {
         duration: cli.duration,
         rounds: cli.rounds.into(),
+        cycles: cli.cycles as usize,
         full: cli.full,
         counters: cli.counters,
         program: std::env::current_exe().context("where is this program?")?,

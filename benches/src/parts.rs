@@ -1,7 +1,7 @@
 //! Parts of a benchmark that run in processes of their own: this program again, with a hidden
 //! command.
 
-use crate::{connect, delay, link, resident, rpc, send64, udp};
+use crate::{connect, delay, link, resident, rpc, send64, served, udp};
 use anyhow::Result;
 use clap::Subcommand;
 
@@ -29,6 +29,9 @@ pub enum Part {
     /// Calls or answers.
     #[command(hide = true)]
     Rpc(rpc::RpcArgs),
+    /// Is a program of a service.
+    #[command(hide = true)]
+    Served(served::ClientArgs),
 }
 
 impl Part {
@@ -45,6 +48,7 @@ impl Part {
             Self::Peer(arguments) => udp::peer(arguments),
             Self::Send64(arguments) => send64::part(arguments),
             Self::Rpc(arguments) => rpc::part(arguments),
+            Self::Served(arguments) => served::part(arguments),
         }
     }
 }

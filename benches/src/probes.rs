@@ -91,6 +91,7 @@ mod tests {
         let setting = Setting {
             duration: Duration::from_millis(20),
             rounds: 1,
+            cycles: 1,
             full: false,
             counters: false,
             program: std::env::current_exe().expect("this one"),

@@ -1,6 +1,6 @@
 //! How the benchmark and its processes talk: a line of JSON at a time over standard streams.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{BufRead, BufReader, Write, stdin, stdout};
@@ -27,6 +27,22 @@ impl Process {
             .with_context(|| format!("cannot start {:?}", command.get_program()))?;
         let said = BufReader::new(child.stdout.take().expect("a pipe"));
         Ok(Self { child, said })
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Kills it, in whatever it is doing.
+    pub(crate) fn kill(&mut self) -> Result<()> {
+        self.child.kill().context("a process ended early")
+    }
+
+    /// Waits until it has ended by itself.
+    pub(crate) fn wait(&mut self) -> Result<()> {
+        let status = self.child.wait()?;
+        ensure!(status.success(), "a process of the benchmark: {status}");
+        Ok(())
     }
 
     /// The next line.
@@ -102,8 +118,8 @@ impl Parent {
         self.lines.recv().context("the benchmark is gone")
     }
 
-    /// Whether all is over.
-    pub(crate) fn is_over(&self) -> bool {
+    /// Whether a line has come, which is taken.
+    pub(crate) fn has_line(&self) -> bool {
         self.lines.try_recv().is_ok()
     }
 

@@ -217,7 +217,16 @@ fn exchange(nodes: &[End; 2], at: usize) -> Result<()> {
 /// # Errors
 /// The kernel does not say.
 pub fn resident_bytes() -> Result<u64> {
-    let text = std::fs::read_to_string("/proc/self/smaps_rollup").context("smaps_rollup")?;
+    resident_bytes_of(std::process::id())
+}
+
+/// Resident bytes of a process.
+///
+/// # Errors
+/// The kernel does not say.
+pub(crate) fn resident_bytes_of(process: u32) -> Result<u64> {
+    let path = format!("/proc/{process}/smaps_rollup");
+    let text = std::fs::read_to_string(path).context("smaps_rollup")?;
     parse_resident(&text).context("smaps_rollup says nothing of Rss")
 }
 

@@ -185,6 +185,11 @@ fn benchmarks() -> PossibleValuesParser {
 }
 
 impl Bench {
+    /// Whether one of the benchmarks needs the command, and the library for unmodified programs.
+    fn is_served(&self) -> bool {
+        self.only.is_empty() || self.only.iter().any(|name| name.starts_with("served_"))
+    }
+
     fn arguments(&self) -> Result<Vec<String>> {
         let mut arguments = Vec::new();
         if let Some(file) = &self.json {
@@ -209,6 +214,10 @@ fn run(task: Task) -> Result<bool> {
         Task::Sim(sim) => run_release("trunkline-sim", &sim.arguments()),
         Task::Bench(bench) => {
             let arguments = bench.arguments()?;
+            if bench.is_served() {
+                cargo::build_release(&["trunkline"], None)?;
+                verbs::build(&verbs::Options::release())?;
+            }
             run_release("trunkline-benches", &arguments)
         }
         Task::Fuzz(options) => fuzz::run(&options).and_then(|note| say(&note)),

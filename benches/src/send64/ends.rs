@@ -164,7 +164,7 @@ impl End {
     /// Receives until all is over, and says how many messages came.
     fn serve(&mut self, parent: &Parent) -> Result<()> {
         let mut received = 0;
-        while !parent.is_over() {
+        while !parent.has_line() {
             for _ in 0..64 {
                 received += self.turn()? as u64;
                 while let Some((qp, count)) = self.next_due() {
@@ -208,7 +208,7 @@ impl End {
         let (in_time, seconds) = in_time.unwrap_or_default();
         parent.say(&(done, in_time, seconds))?;
         // The last acknowledgement of this end may be under way still.
-        while !parent.is_over() {
+        while !parent.has_line() {
             self.node.poll()?;
         }
         Ok(())

@@ -23,7 +23,7 @@ pub(super) fn receive(parent: &Parent) -> Result<()> {
     let mut port = UdpPort::open(&UdpConfig::new(WEST))?;
     parent.exchange(&0u64)?;
     let (mut bytes, mut sum) = (0, 0u64);
-    while !parent.is_over() {
+    while !parent.has_line() {
         for _ in 0..64 {
             port.receive(256, &mut |_, datagram| {
                 bytes += datagram.len() as u64;

@@ -33,7 +33,7 @@ fn pattern() -> Vec<u8> {
 
 pub(super) fn serve(parent: &Parent, arguments: &PeerArgs) -> Result<()> {
     let end = End::open(parent, WEST, SIZE, 0)?;
-    while !parent.is_over() {
+    while !parent.has_line() {
         for _ in 0..64 {
             end.node.poll()?;
         }
