@@ -32,6 +32,9 @@ const CALLS: Shape = Shape {
 };
 /// After so many messages a victim is in the middle of its traffic.
 const FLOWING: u64 = 32;
+/// Messages of a witness to its victim, without bytes, one always under way: an end that wants
+/// nothing of its peer does not hear that it is gone.
+const GREETING: u64 = u64::MAX;
 /// Victims are killed up to so many ms after that, one after another at another time.
 const MOMENTS: usize = 8;
 /// A peer has to hear the end within this, in ms.
@@ -60,6 +63,9 @@ fn fill(number: u64, bytes: &mut [u8]) {
 pub(super) fn victim(parent: &Parent, socket: &str) -> Result<()> {
     let end = End::open(socket, Shape { qps: 1, ..TRAFFIC })?;
     end.connect(&parent.exchange(&end.addresses())?)?;
+    let be_greeted = || end.qps[0].post_recv(&[RecvWr::new().wr_id(GREETING)]);
+    be_greeted()?;
+    be_greeted()?;
     let mut bytes = [0; TRAFFIC.size];
     let mut number = 0;
     let mut send = |slot: usize| {
@@ -75,7 +81,11 @@ pub(super) fn victim(parent: &Parent, socket: &str) -> Result<()> {
     while !parent.has_line() {
         for done in end.completions(&mut found, SILENCE)? {
             check(done)?;
-            send(done.wr_id as usize)?;
+            if done.wr_id == GREETING {
+                be_greeted()?;
+            } else {
+                send(done.wr_id as usize)?;
+            }
         }
     }
     Ok(())
@@ -100,10 +110,10 @@ pub(super) fn witness(parent: &Parent, socket: &str) -> Result<()> {
         parent.hear_line()?;
         end.add_qp()?;
         let victim: Addresses = parent.exchange(&end.addresses())?;
+        end.connect(&victim)?;
         for slot in 0..TRAFFIC.depth {
             receive(&end, life, slot)?;
         }
-        end.connect(&victim)?;
         parent.say(&())?;
         let gone = watch(parent, &end, life)?;
         end.qps.clear();
@@ -118,8 +128,14 @@ fn receive(end: &End, life: usize, slot: usize) -> Result<()> {
     Ok(end.qps[0].post_recv(&[RecvWr::new().wr_id(id).sges(&sges)])?)
 }
 
+fn greet(end: &End) -> Result<()> {
+    let greeting = SendWr::send().wr_id(GREETING).signaled();
+    Ok(end.qps[0].post_send(&[greeting])?)
+}
+
 /// Receives until the victim is gone.
 fn watch(parent: &Parent, end: &End, life: usize) -> Result<Gone> {
+    greet(end)?;
     let (mut bytes, mut expected) = ([0; TRAFFIC.size], [0; TRAFFIC.size]);
     let mut number = 0;
     let mut found = [Completion::BLANK; TRAFFIC.depth];
@@ -128,7 +144,7 @@ fn watch(parent: &Parent, end: &End, life: usize) -> Result<Gone> {
         ensure!(!done.is_empty(), "nobody says that the victim is gone");
         for done in done {
             let id = done.wr_id as usize;
-            if id / TRAFFIC.depth != life {
+            if done.wr_id != GREETING && id / TRAFFIC.depth != life {
                 // Of a QP that is gone.
                 continue;
             }
@@ -137,6 +153,10 @@ fn watch(parent: &Parent, end: &End, life: usize) -> Result<Gone> {
                     at_ns: now_ns()?,
                     verified: number * TRAFFIC.size as u64,
                 });
+            }
+            if done.wr_id == GREETING {
+                greet(end)?;
+                continue;
             }
             let slot = id % TRAFFIC.depth;
             end.mr.read(slot * TRAFFIC.size, &mut bytes)?;
@@ -162,8 +182,8 @@ impl Caller {
             end: End::open(socket, CALLS)?,
         };
         let others: Addresses = parent.exchange(&caller.end.addresses())?;
-        caller.receive()?;
         caller.end.connect(&others)?;
+        caller.receive()?;
         parent.say(&())?;
         Ok(caller)
     }
@@ -243,10 +263,11 @@ enum Way {
 /// All processes but the victims, and what was found.
 struct Scene<'a> {
     setting: &'a Setting,
-    services: [Service; 2],
     witness: Process,
     ping: Process,
     _pong: Process,
+    // They end after their clients.
+    services: [Service; 2],
     /// How long peers did not hear of a kill, in ms.
     unheard: Vec<f64>,
     verified: u64,
@@ -269,10 +290,10 @@ impl<'a> Scene<'a> {
         ping.say_line("\n")?;
         Ok(Self {
             setting,
-            services,
             witness,
             ping,
             _pong: pong,
+            services,
             unheard: Vec::new(),
             verified: 0,
         })

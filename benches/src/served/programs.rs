@@ -114,7 +114,9 @@ pub(super) struct Figures(Vec<f64>);
 
 impl Figures {
     fn parse(said: &str) -> Option<Self> {
-        let rows = said.lines().skip_while(|line| !line.trim().starts_with("#bytes"));
+        let rows = said
+            .lines()
+            .skip_while(|line| !line.trim().starts_with("#bytes"));
         let row = rows.skip(1).find(|line| !line.trim().is_empty())?;
         let numbers = row.split_whitespace().map(str::parse);
         let numbers: Vec<f64> = numbers.collect::<Result<_, _>>().ok()?;
@@ -196,7 +198,12 @@ mod tests {
 
     #[test]
     fn what_is_no_table_gives_no_figures() {
-        for said in ["", "#bytes", "Couldn't connect", "#bytes\nno numbers here at all"] {
+        for said in [
+            "",
+            "#bytes",
+            "Couldn't connect",
+            "#bytes\nno numbers here at all",
+        ] {
             assert_eq!(Figures::parse(said), None, "{said}");
         }
     }

@@ -143,26 +143,8 @@ fn services(trunkline: &Trunkline, options: &[&str]) -> Result<[Service; 2]> {
 /// # Errors
 /// A process that fails.
 pub fn fair(setting: &Setting) -> Result<Measurement> {
-    let services = services(&Trunkline::beside(&setting.program)?, &[])?;
-    let shape = |qps, depth| Shape {
-        qps,
-        depth,
-        size: 16 << 10,
-        memory: Memory::Segment,
-    };
-    let start = |shape| Stream::start(&setting.program, &services, shape);
-    let mut streams = [start(shape(1, 64))?, start(shape(MANY, 1))?];
-    streams.iter_mut().try_for_each(Stream::begin)?;
-    sleep(WARM_UP);
-    let mut shares = Vec::new();
-    for _ in 0..setting.rounds {
-        let before = both(&mut streams)?;
-        sleep(setting.duration);
-        let after = both(&mut streams)?;
-        let [one, many] = [0, 1].map(|at| (after[at] - before[at]) as f64);
-        ensure!(one + many > 0.0, "nothing arrived in a round");
-        shares.push(100.0 * one / (one + many));
-    }
+    let mut shares = shares_of(setting, &[])?;
+    let mut alone = shares_of(setting, &["--connections", "1"])?;
     let all: Vec<_> = shares.iter().map(|share| format!("{share:.1}")).collect();
     Ok(Measurement::new(
         "served_fair",
@@ -171,7 +153,37 @@ pub fn fair(setting: &Setting) -> Result<Measurement> {
         "half; 45 to 55 are wanted",
         (median(&mut shares), 50.0),
     )
-    .note(format!("each round: {}", all.join(", "))))
+    .note(format!("each round: {}", all.join(", ")))
+    .note(format!(
+        "{:.1} where the services have one connection to each other",
+        median(&mut alone)
+    )))
+}
+
+/// The share of the client with one QP in each round, in %, between services with these options.
+fn shares_of(setting: &Setting, options: &[&str]) -> Result<Vec<f64>> {
+    let services = services(&Trunkline::beside(&setting.program)?, options)?;
+    let start = |qps, depth| {
+        let shape = Shape {
+            qps,
+            depth,
+            size: 16 << 10,
+            memory: Memory::Segment,
+        };
+        Stream::start(&setting.program, &services, shape)
+    };
+    let mut streams = [start(1, 256)?, start(MANY, 1)?];
+    streams.iter_mut().try_for_each(Stream::begin)?;
+    sleep(WARM_UP);
+    let rounds = (0..setting.rounds).map(|_| {
+        let before = both(&mut streams)?;
+        sleep(setting.duration);
+        let after = both(&mut streams)?;
+        let [one, many] = [0, 1].map(|at| (after[at] - before[at]) as f64);
+        ensure!(one + many > 0.0, "nothing arrived in a round");
+        Ok(100.0 * one / (one + many))
+    });
+    rounds.collect()
 }
 
 fn both(streams: &mut [Stream; 2]) -> Result<[u64; 2]> {

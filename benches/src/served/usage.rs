@@ -54,7 +54,8 @@ mod tests {
     fn time_and_waits_are_read_from_what_the_kernel_writes() {
         assert_eq!(parse_cpu("43329157 94142327 132\n"), Some(43_329_157));
         assert_eq!(parse_cpu(""), None);
-        let status = "Threads:\t1\nvoluntary_ctxt_switches:\t108\nnonvoluntary_ctxt_switches:\t24\n";
+        let status =
+            "Threads:\t1\nvoluntary_ctxt_switches:\t108\nnonvoluntary_ctxt_switches:\t24\n";
         assert_eq!(parse_waits(status), Some(108));
         assert_eq!(parse_waits("nonvoluntary_ctxt_switches:\t24\n"), None);
     }
@@ -62,7 +63,10 @@ mod tests {
     #[test]
     fn a_process_that_works_takes_time_and_one_that_sleeps_waits() {
         let this = std::process::id();
-        let (cpu, slept) = (cpu_ns(this).expect("it lives"), waits(this).expect("it lives"));
+        let (cpu, slept) = (
+            cpu_ns(this).expect("it lives"),
+            waits(this).expect("it lives"),
+        );
         let until = Instant::now() + Duration::from_secs(20);
         while cpu_ns(this).expect("it lives") <= cpu {
             assert!(Instant::now() < until, "no time passes");
