@@ -1,6 +1,6 @@
 //! Programs of a service, each a process: what they do, and the QPs that they do it with.
 
-use super::{idle, kills, streams};
+use super::{calls, idle, streams, victims};
 use crate::process::Parent;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
@@ -86,10 +86,10 @@ pub fn part(arguments: &ClientArgs) -> Result<()> {
         Role::Idle(ref idle) => idle::part(&parent, socket, idle),
         Role::Writer(shape) => streams::write(&parent, socket, shape),
         Role::Target(shape) => streams::be_written(&parent, socket, shape),
-        Role::Victim => kills::victim(&parent, socket),
-        Role::Witness => kills::witness(&parent, socket),
-        Role::Ping => kills::ping(&parent, socket),
-        Role::Pong => kills::pong(&parent, socket),
+        Role::Victim => victims::victim(&parent, socket),
+        Role::Witness => victims::witness(&parent, socket),
+        Role::Ping => calls::ping(&parent, socket),
+        Role::Pong => calls::pong(&parent, socket),
     }
 }
 

@@ -17,7 +17,7 @@ const QPS: usize = 100;
 /// Half a percent of a core, in microseconds per second.
 const MOST: f64 = 5000.0;
 /// What setting up leaves to do is done after so long.
-const SETTLE: Duration = Duration::from_secs(2);
+const SETTLE: Duration = Duration::from_secs(6);
 /// In a shorter round a single timer would decide.
 const LEAST_ROUND: Duration = Duration::from_secs(2);
 

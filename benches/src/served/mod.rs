@@ -1,6 +1,7 @@
 //! Programs of services: `trunkline serve` and unmodified programs of perftest, or clients by
 //! `Node::attach`, each a process, against nodes inside programs and against what is wanted.
 
+mod calls;
 mod client;
 mod idle;
 mod kills;
@@ -9,6 +10,7 @@ mod service;
 mod streams;
 mod usage;
 mod verbs;
+mod victims;
 
 pub use client::{ClientArgs, part};
 pub use idle::idle;

@@ -184,7 +184,7 @@ mod tests {
     const BANDWIDTH: &str = " local address: LID 0000\n---\n \
         #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]\n \
         65536      5000             2000.00            1024.00\t\t   0.016384\n---\n";
-    const LATENCY: &str = "#bytes #iterations t_min[usec] t_max[usec] t_typical[usec] t_avg[usec]\n \
+    const LATENCY: &str = "#bytes #iterations t_min[usec] t_max[usec] t_typical[usec] t_avg\n \
         64      1000          8.66           61.28        9.07     \t       9.39\n---\n";
 
     #[test]
