@@ -14,6 +14,7 @@ const CALLS: Shape = Shape {
     size: 64,
     memory: Memory::Segment,
 };
+
 /// One end of calls: what it sends, and what it receives into.
 struct Caller {
     end: End,

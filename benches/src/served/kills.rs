@@ -72,6 +72,13 @@ impl<'a> Scene<'a> {
         self.ping.hear().context("a neighbour")
     }
 
+    /// The same while there are no victims.
+    fn alone(&mut self) -> Result<f64> {
+        self.neighbours()?;
+        sleep(self.setting.duration);
+        self.neighbours()
+    }
+
     /// So many victims, one after another; gives the neighbours' 99th percentile meanwhile.
     fn cycles(&mut self, count: usize, way: Way) -> Result<f64> {
         self.neighbours()?;
@@ -131,6 +138,7 @@ pub fn kills(setting: &Setting) -> Result<Measurement> {
     let scene = std::cell::RefCell::new(Scene::new(setting)?);
     let cycles = |count, way| scene.borrow_mut().cycles(count, way);
     cycles(setting.cycles.div_ceil(WARM_UP), Way::Killed)?;
+    let alone = scene.borrow_mut().alone()?;
     let before = scene.borrow().resident()?;
     let each = setting.cycles.div_ceil(setting.rounds);
     let medians = alternate(
@@ -157,6 +165,7 @@ pub fn kills(setting: &Setting) -> Result<Measurement> {
         "peers heard of {killed} kills after {middle:.2} ms (median), {most:.2} ms at most; \
          {SOON:.0} ms are wanted"
     ))
+    .note(format!("{alone:.0} ns where no clients start and end"))
     .note(format!("{} bytes verified, none wrong", scene.verified))
     .note(format!(
         "resident bytes of the services: {} and {} after {} cycles, {:+.2} % and {:+.2} % after \
