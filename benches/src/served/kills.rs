@@ -137,7 +137,9 @@ fn start(setting: &Setting, service: &Service, role: &str) -> Result<Process> {
 pub fn kills(setting: &Setting) -> Result<Measurement> {
     let scene = std::cell::RefCell::new(Scene::new(setting)?);
     let cycles = |count, way| scene.borrow_mut().cycles(count, way);
-    cycles(setting.cycles.div_ceil(WARM_UP), Way::Killed)?;
+    for way in [Way::Killed, Way::InOrder] {
+        cycles(setting.cycles.div_ceil(WARM_UP), way)?;
+    }
     let alone = scene.borrow_mut().alone()?;
     let before = scene.borrow().resident()?;
     let each = setting.cycles.div_ceil(setting.rounds);
@@ -168,8 +170,8 @@ pub fn kills(setting: &Setting) -> Result<Measurement> {
     .note(format!("{alone:.0} ns where no clients start and end"))
     .note(format!("{} bytes verified, none wrong", scene.verified))
     .note(format!(
-        "resident bytes of the services: {} and {} after {} cycles, {:+.2} % and {:+.2} % after \
-         the others; 1 % is wanted",
+        "resident bytes of the services: {} and {} after {} cycles of each, {:+.2} % and {:+.2} % \
+         after the others; 1 % is wanted",
         before[0],
         before[1],
         setting.cycles.div_ceil(WARM_UP),
