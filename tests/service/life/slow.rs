@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 use trunkline::service::{Limits, Service, Trusted};
-use trunkline::{Access, Node, QpAddress, QpOptions, Remote, Status};
+use trunkline::{Access, AttachOptions, Node, Promotion, QpAddress, QpOptions, Remote, Status};
 use trunkline_testkit::SilentFile;
 
 /// A user that nobody runs services as.
@@ -30,7 +30,9 @@ pub(super) fn program(how: &str, path: &str) {
     // SAFETY: a new mapping, which stays until the process ends.
     let base = unsafe { mmap(std::ptr::null_mut(), ROOM, access, flags, &file, 0) };
     let base = NonNull::new(base.unwrap().cast()).unwrap();
-    let node = Node::attach(path).unwrap();
+    // A process with a userfaultfd does not end while somebody waits for a page of its memory.
+    let promotion = Promotion::Never;
+    let node = Node::attach_with(path, &AttachOptions { promotion }).unwrap();
     let (pd, cq) = (node.alloc_pd(), node.create_cq(16).unwrap());
     // SAFETY: it is mapped as long as the process lives, and nobody here looks at it.
     let mr = unsafe { pd.register_foreign(base, ROOM, Access::ALL) }.unwrap();
