@@ -95,7 +95,9 @@ pub(crate) fn run(args: &RunArgs, level: Option<log::Level>, interrupt: &Interru
     let set = [SOCKET, ADDRESS].map(environment::get);
     let (at, hold) = match place(args, set)? {
         Place::Given(path) => given(&path)?,
-        Place::Own(address) => service::hold(address, args.linger, level)?,
+        // Ctrl-C ends the command that starts a service, too: that is no failure of the service.
+        Place::Own(address) => service::hold(address, args.linger, level)
+            .or_else(|error| interrupt.check().map_err(Into::into).and(Err(error)))?,
     };
     interrupt.check()?;
     // The program holds the service from here on, until it has attached and beyond.

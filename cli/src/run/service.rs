@@ -65,7 +65,8 @@ impl Drop for Private {
     }
 }
 
-/// Holds the user's own service at `address`, and says where its socket is.
+/// Holds the user's own service at `address`, and says where its socket is. An IPv4 address that is
+/// written as IPv6 (::ffff:127.0.0.1) is the same address.
 ///
 /// # Errors
 /// It does not run and cannot be started, or does not answer.
@@ -75,6 +76,7 @@ pub(super) fn hold(
     level: Option<log::Level>,
 ) -> Result<(PathBuf, Hold)> {
     let _private = Private::begin();
+    let address = address.to_canonical();
     let socket = socket_of(address)?;
     if let Some(hold) = Hold::take(&socket)? {
         return Ok((socket, hold));
@@ -141,12 +143,15 @@ fn start(
         err.read_to_string(&mut said)?;
     }
     // Who ignores SIGCHLD has no children to wait for, so its words say how it ended.
-    let _ = child.wait();
-    if told.is_empty() {
-        let said = said.trim();
-        bail!("{}", said.strip_prefix("trunkline: ").unwrap_or(said));
+    let ended = child.wait();
+    if !told.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    match (said.trim(), ended) {
+        ("", Ok(status)) => bail!("the command that starts a service was ended: {status}"),
+        ("", Err(_)) => bail!("the command that starts a service was ended"),
+        (said, _) => bail!("{}", said.strip_prefix("trunkline: ").unwrap_or(said)),
+    }
 }
 
 /// What to do where somebody else has the address.

@@ -107,6 +107,10 @@ fn why(log: &mut File, begin: u64, path: &Path) -> anyhow::Error {
             let line = line.strip_prefix("trunkline: ").unwrap_or(line);
             anyhow!("{line}")
         }
-        _ => anyhow!("the service ended before it began: see {}", path.display()),
+        _ => anyhow!(
+            "the service ended before it began, and its log {} does not say why: it was killed, or \
+             the file system of the log is full",
+            path.display()
+        ),
     }
 }

@@ -4,7 +4,7 @@ use crate::running::User;
 use crate::{complaint, text, trunkline};
 use rustix::process::{Signal, kill_process};
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output};
 use trunkline::Node;
 
 fn serve(user: &User, socket: &str, words: &[&str]) -> Output {
@@ -68,4 +68,29 @@ fn why_a_detached_service_did_not_start_is_told() {
     let long = user.folder.file(&"x".repeat(120));
     let says = complaint(&serve(&user, &long, &["--detach"]), 1);
     assert!(says.contains("the path of a socket at most 107"), "{says}");
+}
+
+/// Nothing can be written to any file here: who tries it is killed by SIGXFSZ.
+#[test]
+fn a_log_that_could_not_be_written_is_not_what_a_complaint_leaves_it_to() {
+    let user = User::new();
+    let (file, log) = (user.folder.file("file"), user.folder.file("file.log"));
+    std::fs::write(&file, "precious").unwrap();
+    let address = user.address.to_string();
+    let mut shell = Command::new("sh");
+    let script = "ulimit -c 0; ulimit -f 0; exec \"$0\" \"$@\"";
+    shell.args(["-c", script, env!("CARGO_BIN_EXE_trunkline")]);
+    shell.args([
+        "serve",
+        "--address",
+        &address,
+        "--socket",
+        &file,
+        "--detach",
+    ]);
+    let says = complaint(&user.known_to(&mut shell).output().unwrap(), 1);
+    assert!(
+        says.contains(&format!("its log {log} does not say why")),
+        "{says}"
+    );
 }

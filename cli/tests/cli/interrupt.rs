@@ -1,9 +1,11 @@
 //! Ctrl-C ends every command within a second, whatever it is doing.
 
 use crate::common::{Pair, address};
+use crate::running::User;
 use crate::trunkline;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -170,6 +172,28 @@ fn watching_ends() {
         let watching = Running::start(trunkline(&words));
         sleep(Duration::from_millis(300));
         watching.interrupt(interval);
+    }
+}
+
+/// A terminal sends Ctrl-C to all processes of a job: that which starts the service hears it, too.
+#[test]
+fn ctrl_c_at_whatever_moment_of_a_start_is_no_failure_of_the_service() {
+    let user = User::new();
+    for moment in 0..40 {
+        let mut command = user.command("0", &["sleep", "60"]);
+        command.process_group(0).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        sleep(Duration::from_micros(250) * moment);
+        kill_process_group(Pid::from_child(&child), Signal::INT).unwrap();
+        let (mut said, mut stderr) = (String::new(), child.stderr.take().unwrap());
+        stderr.read_to_string(&mut said).unwrap();
+        let status = child.wait().unwrap();
+        let signal = Some(Signal::INT.as_raw());
+        assert!(
+            status.code() == Some(130) || status.signal() == signal,
+            "{moment}: {status}: {said}"
+        );
+        assert_eq!(said, "", "{moment}: {status}");
     }
 }
 

@@ -150,6 +150,24 @@ fn programs_that_start_together_share_one_service_which_ends_after_the_last() {
 }
 
 #[test]
+fn an_address_has_one_service_however_it_is_written() {
+    let mut user = User::new();
+    let script = ["sh", "-c", "echo $TRUNKLINE_SOCKET"];
+    let output = user.run("60", &script);
+    let IpAddr::V4(address) = user.address else {
+        panic!("{} is no IPv4 address", user.address);
+    };
+    user.address = address.to_ipv6_mapped().into();
+    let mapped = user.run("60", &script);
+    assert_eq!(
+        text(&mapped.stdout),
+        text(&output.stdout),
+        "{}",
+        text(&mapped.stderr)
+    );
+}
+
+#[test]
 fn a_service_waits_for_a_program_that_attaches_late() {
     let user = User::new();
     let script = "sleep 1; test -S $TRUNKLINE_SOCKET && sleep 1 && test -S $TRUNKLINE_SOCKET";
