@@ -6,6 +6,7 @@ use crate::runtime::{self, try_lock};
 use crate::socket;
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::fs::OFlags;
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -27,12 +28,14 @@ const MOST: u64 = 64 << 10;
 /// Starts this command once more, detached, and waits until programs can attach at `socket`.
 ///
 /// # Errors
-/// Somebody serves there, or the service did not start: what it says.
+/// Somebody serves there, or the service did not start: what it says. Nothing can be printed: the
+/// service is ended.
 pub(super) fn start(socket: &Path) -> Result<()> {
     let path = log_of(socket)?;
     let mut log = open(&path).with_context(|| format!("cannot open {}", path.display()))?;
     own(&log, socket, &path)?;
-    let begin = log.seek(SeekFrom::End(0))?;
+    let begin = log.seek(SeekFrom::End(0));
+    let begin = begin.with_context(|| format!("{} cannot be a log", path.display()))?;
     let program = std::env::current_exe().context("cannot tell which program this is")?;
     let mut command = Command::new(program);
     command
@@ -51,6 +54,17 @@ pub(super) fn start(socket: &Path) -> Result<()> {
     if line.is_empty() {
         return Err(why(&mut log, begin, &path));
     }
+    let told = tell(&line);
+    if told.is_err() {
+        // Who is told of a failure does not expect a service.
+        let _ = kill_process(Pid::from_child(&child), Signal::TERM);
+        let _ = child.wait();
+    }
+    told
+}
+
+/// Says what the service says.
+fn tell(line: &str) -> Result<()> {
     let mut out = output::out();
     out.write_all(line.as_bytes())?;
     Ok(out.flush()?)

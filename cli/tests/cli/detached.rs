@@ -1,18 +1,23 @@
 //! `trunkline serve --detach` and `--end-when-idle`, and the place of a service's socket.
 
 use crate::running::User;
-use crate::{complaint, text, trunkline};
+use crate::{FULL, complaint, text, trunkline};
 use rustix::process::{Signal, kill_process};
+use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Output};
 use trunkline::Node;
 
-fn serve(user: &User, socket: &str, words: &[&str]) -> Output {
+fn command(user: &User, socket: &str, words: &[&str]) -> Command {
     let address = user.address.to_string();
     let options = ["serve", "--address", &address, "--socket", socket];
     let mut command = trunkline(&[&options[..], words].concat());
-    user.known_to(&mut command);
-    command.current_dir(&user.folder.0).output().unwrap()
+    user.known_to(&mut command).current_dir(&user.folder.0);
+    command
+}
+
+fn serve(user: &User, socket: &str, words: &[&str]) -> Output {
+    command(user, socket, words).output().unwrap()
 }
 
 #[test]
@@ -91,6 +96,29 @@ fn a_log_that_could_not_be_written_is_not_what_a_complaint_leaves_it_to() {
     let says = complaint(&user.known_to(&mut shell).output().unwrap(), 1);
     assert!(
         says.contains(&format!("its log {log} does not say why")),
+        "{says}"
+    );
+}
+
+#[test]
+fn a_service_of_which_nothing_can_be_told_ends() {
+    let user = User::new();
+    let socket = user.folder.file("socket");
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let mut command = command(&user, &socket, &["--detach"]);
+    let output = command.stdout(full).output().unwrap();
+    assert_eq!(complaint(&output, 1), FULL);
+    assert_eq!(user.services(), [0; 0]);
+}
+
+#[test]
+fn a_log_that_is_a_pipe_is_named() {
+    let user = User::new();
+    let (socket, log) = (user.folder.file("socket"), user.folder.file("socket.log"));
+    assert!(Command::new("mkfifo").arg(&log).status().unwrap().success());
+    let says = complaint(&serve(&user, &socket, &["--detach"]), 1);
+    assert!(
+        says.starts_with(&format!("{log} cannot be a log: ")),
         "{says}"
     );
 }
