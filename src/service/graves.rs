@@ -8,7 +8,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use trunkline_host::Closer;
 
-/// Most descriptors of a program that wait to be closed; with more it gets no more CQs.
+/// Most descriptors of a program that wait to be closed; with more it gets no more CQs, and no
+/// memory is lent to it.
 const MOST: usize = 1024;
 
 /// What waits to be closed of a program.

@@ -1,8 +1,10 @@
 //! A program that lies about memory that it promotes changes its own memory, and nobody else's.
 
 use super::raw::{Numbers, Raw, hello, own_memory};
-use super::{Neighbours, is_clean, service, still_serves};
-use std::os::fd::AsFd;
+use super::{Neighbours, is_clean, service, still_serves, until};
+use std::fs::{File, Metadata};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use trunkline::Access;
 use trunkline_host::Handle;
 use trunkline_host::control::attributes::RegionPlace;
@@ -132,6 +134,35 @@ fn no_more_is_lent_than_the_quota_and_the_number_of_segments_allow() {
     raw.ask(ask::ReturnMemory { lent: whole });
     let many = (0..1000).take_while(|_| lend(&mut raw, PAGE).is_some());
     assert_eq!(many.count(), 64);
+    drop(raw);
+    still_serves(&all);
+    is_clean(&all.0);
+}
+
+/// How many descriptors of this process, which is the program's and the service's, are of the file
+/// of that one.
+fn open_ones(of: &OwnedFd) -> usize {
+    let place = |found: Metadata| (found.dev(), found.ino());
+    let own = place(File::from(of.try_clone().unwrap()).metadata().unwrap());
+    let all = std::fs::read_dir("/proc/self/fd").unwrap();
+    let all = all.filter_map(|entry| Some(place(std::fs::metadata(entry.ok()?.path()).ok()?)));
+    all.filter(|found| *found == own).count()
+}
+
+#[test]
+fn what_was_lent_is_closed_when_it_is_given_back() {
+    let all = service(|limits| limits.segment_bytes = 1 << 20);
+    let mut raw = attach(&all.1);
+    for _ in 0..100 {
+        let lent = lend(&mut raw, 1 << 20).unwrap();
+        assert_eq!(open_ones(&raw.descriptors[0]), 2, "the service has it, too");
+        let done = raw.ask(ask::ReturnMemory { lent });
+        assert!(matches!(done, Answer::Done(_)), "{done:?}");
+        until("the service has it no more", || {
+            open_ones(&raw.descriptors[0]) == 1
+        });
+        raw.descriptors.clear();
+    }
     drop(raw);
     still_serves(&all);
     is_clean(&all.0);

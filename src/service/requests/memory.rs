@@ -69,6 +69,9 @@ impl Desk<'_> {
 
     pub(super) fn lend_memory(&mut self, bytes: u64) -> Answered {
         let all = &mut self.client.belongings;
+        if all.graves.close(&self.client.closer) {
+            return Err(busy("lent memory that was given back"));
+        }
         let segment = Arc::new(all.pieces.lend(bytes)?);
         let file = Arc::clone(segment.file());
         let lent = all.lent.insert(segment).map_err(full("lent segments"))?;
@@ -87,6 +90,7 @@ impl Desk<'_> {
         let file = segment.and_then(|segment| Arc::into_inner(segment.into_file()));
         // All its pages may go with the descriptor, which takes long.
         all.graves.bury(file);
+        all.graves.close(&self.client.closer);
         done()
     }
 
