@@ -411,6 +411,31 @@ fn a_request_that_waits_goes_to_the_next_life_where_nothing_of_it_went_to_the_la
 }
 
 #[test]
+fn a_request_waits_though_one_before_it_has_waited_for_an_earlier_life() {
+    let (mut pair, [ours, theirs]) = acquainted();
+    leave(&mut pair, &theirs, Leaving::Reset);
+    pair.run(SECOND);
+    send(&pair, &ours, 8);
+    pair.run(GRACE / 2);
+    pair.connect(1, &theirs, &ours);
+    pair.receive(&theirs, 3, &[pair.sge(1, 0, 64)]);
+    pair.run(5 * GRACE);
+    assert_eq!(pair.completions(0).len(), 1, "the next life takes it");
+    leave(&mut pair, &theirs, Leaving::Reset);
+    pair.run(SECOND);
+    pair.connect(1, &theirs, &ours);
+    pair.run(SECOND);
+    // That life has no receive for it.
+    send(&pair, &ours, 9);
+    pair.run(10 * MILLISECOND);
+    assert_eq!(pair.completions(0), []);
+    leave(&mut pair, &theirs, Leaving::Reset);
+    let since = pair.now;
+    let ended = ends(&mut pair, since);
+    failed_in_time("another life", ended);
+}
+
+#[test]
 fn a_receive_that_holds_part_of_a_message_of_a_qp_that_has_left_stays_posted() {
     let mut pair = Pair::new(1);
     let [ours, theirs] = pair.connected();

@@ -315,6 +315,11 @@ impl Flows {
         self.is_left(flow) && self.desertions.of(flow).waits.replace(msn) == Some(msn)
     }
 
+    /// The peer counts anew, and no request waits: the next one has not done so before.
+    pub(crate) fn wants_nothing(&mut self, flow: u32) {
+        self.desertions.rest(flow);
+    }
+
     /// That the peer's QP of a flow is gone is to be told. Gives `false` where it was.
     pub(crate) fn tell_once(&mut self, flow: u32) -> bool {
         !std::mem::replace(&mut self.desertions.of(flow).told, true)

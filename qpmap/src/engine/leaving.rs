@@ -37,6 +37,7 @@ impl<P: Platform> Engine<P> {
         // The clock that it may have is for peers that say nothing.
         self.stop_watch(flow);
         if !self.is_outstanding(flow) {
+            self.flows.wants_nothing(flow);
             return;
         }
         match self.flows.waits_though_left(flow, msn) {

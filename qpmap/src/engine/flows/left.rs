@@ -35,6 +35,13 @@ impl Desertions {
         found.is_some_and(|found| std::mem::replace(&mut found.left, false))
     }
 
+    /// Nothing waits any more.
+    pub(super) fn rest(&mut self, flow: u32) {
+        if let Some(found) = self.0.get_mut(&flow) {
+            found.waits = None;
+        }
+    }
+
     /// A flow is over.
     pub(super) fn forget(&mut self, flow: u32) {
         self.0.remove(&flow);
