@@ -1,12 +1,13 @@
 //! Peers that say what they like of QPs that leave, and how a QP's own end is said.
 
-use crate::common::liar::{Liar, entry, generation_of};
+use crate::common::Pair;
+use crate::common::liar::{LAST, Liar, entry, generation_of};
 use crate::common::scene::{LIFE, PEER, Scene};
 use crate::leaving::GRACE;
 use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_conn::work::{SendOp, Status};
-use trunkline_qpmap::{Event, FIRST_MSN, QpModify, QpState};
-use trunkline_wire::{Answer, Control, ControlKind, NakCode, Opcode, Syndrome};
+use trunkline_qpmap::{Attributes, Event, FIRST_MSN, QpModify, QpState, QpType};
+use trunkline_wire::{Answer, Control, ControlKind, NakCode, Opcode, SrcExt, Syndrome};
 
 /// The liar's QP leaves in this life.
 fn left(scene: &mut Scene, life: u32) {
@@ -177,7 +178,7 @@ fn verdicts(scene: &mut Scene, ns: u64) -> Vec<u8> {
         let heard = scene.liar.hears_control(&mut scene.pair);
         let unbinds = heard.iter().filter(|said| said.kind == ControlKind::Unbind);
         said.extend(unbinds.map(|unbind| unbind.replay_epoch));
-        scene.say(Opcode::SRC_PING, crate::common::liar::LAST, &[]);
+        scene.say(Opcode::SRC_PING, LAST, &[]);
     }
     said
 }
@@ -230,4 +231,40 @@ fn what_was_not_sent_when_a_qp_left_is_asked_for_when_another_life_of_it_is_hear
     let said = scene.liar.hears_control(&mut scene.pair);
     let asks = |said: &Control| said.kind == ControlKind::Bind;
     assert!(said.iter().any(asks), "{said:?}");
+}
+
+/// It has asked the QP here, and was not reached by the question of that.
+#[test]
+fn a_peer_that_leaves_before_it_was_asked_flushes_no_receive() {
+    let mut pair = Pair::new(0);
+    let mut liar = Liar::new(&mut pair, 9);
+    let qp = pair.qp(1, QpType::Rc);
+    let attributes = Attributes {
+        remote: liar.address(),
+        dest_qpn: PEER,
+        ..Attributes::default()
+    };
+    pair.take_to_rts(1, &qp, attributes, attributes);
+    let life = liar.hears_control(&mut pair)[0].generation;
+    pair.receive(&qp, 1, &[pair.sge(1, 512, 4096)]);
+    let bind = entry(ControlKind::Bind, PEER.get(), qp.qpn, LIFE, 0);
+    liar.control(&mut pair, &[bind]);
+    let part = SrcExt {
+        last: false,
+        generation: generation_of(LIFE, life),
+        src_qp: PEER,
+        dest_qp: qp.qpn,
+        msn: FIRST_MSN,
+        ..LAST
+    };
+    liar.say(&mut pair, Opcode::SRC_SEND, part, &[7; 1024]);
+    assert_eq!(pair.nodes[1].engine.live_objects().assemblies, 1);
+    let over = Control {
+        replay_epoch: Control::LEFT,
+        msn: FIRST_MSN,
+        ..entry(ControlKind::Unbind, PEER.get(), qp.qpn, LIFE, 0)
+    };
+    liar.control(&mut pair, &[over]);
+    assert_eq!(pair.completions(1), [], "the receive stays posted");
+    assert_eq!(qp.state(), QpState::Rts);
 }

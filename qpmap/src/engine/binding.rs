@@ -36,7 +36,7 @@ pub(crate) struct Effects {
     pub(crate) verdict: Option<(u32, Syndrome)>,
     /// Nobody answers any more: what is wanted fails.
     pub(crate) fail: bool,
-    /// The peer's QP has left in order: that happens after a while.
+    /// The peer's QP has left in order: what fails does so after a while.
     pub(crate) left: bool,
     /// The peer asks in this replay epoch, which is to be entered.
     pub(crate) enter: Option<u8>,
@@ -253,8 +253,8 @@ impl Flow {
             self.lapse();
             self.flags.clear(Flags::AGREED);
             effects.fail = true;
-            effects.left = entry.replay_epoch == ControlEntry::LEFT;
         }
+        effects.left = entry.replay_epoch == ControlEntry::LEFT;
         effects
     }
 

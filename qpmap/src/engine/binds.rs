@@ -192,10 +192,11 @@ impl<P: Platform> Engine<P> {
         if !self.flows[flow].is_asking() {
             self.timers.cancel(Timer::Ask(flow).key());
         }
-        let leaves = effects.left && self.may_be_left(flow);
+        let in_order = effects.left && self.may_be_left(flow);
+        let leaves = in_order && effects.fail;
         let returns = effects.forget && self.flows.returns(flow);
         match effects.forget {
-            true if leaves => self.forget_peers_requests(flow),
+            true if in_order => self.forget_peers_requests(flow),
             true => self.reset_responder(flow),
             false => {}
         }

@@ -318,7 +318,7 @@ impl World {
             }
         }
         let end = &mut self.ends[at];
-        end.left |= effects.left && end.phase == Phase::Ready;
+        end.left |= effects.left && effects.fail && end.phase == Phase::Ready;
         if effects.fail && !end.left {
             self.fail(at);
         } else if returns && !effects.fail && matches!(end.wish, Wish::Posted | Wish::Sent) {
