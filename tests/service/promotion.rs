@@ -4,12 +4,12 @@
     reason = "memory of the program's own, children, and users"
 )]
 
-use crate::common::{End, PATIENCE, Pair, address, pattern, service};
+use crate::common::{End, PATIENCE, Pair, address, pattern, service, service_of};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::os::unix::process::CommandExt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use trunkline::service::{Limits, Service};
+use trunkline::service::{Limits, Service, Trusted};
 use trunkline::{
     Access, AtomicOp, AttachOptions, Down, Drive, Error, Mr, Node, Pd, Promotion, QpOptions,
     Reregister, SendOp, Status,
@@ -86,14 +86,31 @@ fn may_promote(pd: &Pd) -> bool {
 
 /// Programs of two services.
 fn pair() -> ([Service; 2], Pair) {
-    let [near, far] = [0, 1].map(|_| service(Node::builder().address(address())));
+    pair_where(Trusted::Own)
+}
+
+/// Of services that trust these.
+fn pair_where(trusted: Trusted) -> ([Service; 2], Pair) {
+    let mut limits = Limits::default();
+    limits.trusted = trusted;
+    let [near, far] = [0, 1].map(|_| service_of(Node::builder().address(address()), &limits));
     let [a, b] = [&near, &far].map(|(_, path)| End::of(attached(path, Promotion::Auto)));
     ([near.0, far.0], Pair { a, b })
 }
 
 #[test]
 fn peers_read_and_write_all_of_a_region_whose_whole_pages_are_promoted() {
-    let (services, pair) = pair();
+    read_and_write_all(Trusted::Own);
+}
+
+/// What is not promoted goes by a thread of the memory's own.
+#[test]
+fn so_they_do_where_the_users_of_programs_are_not_trusted() {
+    read_and_write_all(Trusted::Nobody);
+}
+
+fn read_and_write_all(trusted: Trusted) {
+    let (services, pair) = pair_where(trusted);
     if !may_promote(&pair.b.pd) {
         return;
     }

@@ -9,7 +9,7 @@ use crate::process::page_size;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use trunkline_conn::mem::RegionMemory;
 
 const PAGE: usize = 4096;
@@ -312,4 +312,40 @@ fn a_child_has_copies_and_shares_nothing_with_its_parent() {
     drop((held, place));
     assert_eq!(files.lent(), 0);
     assert!(page_size() == PAGE || is_plain(&all));
+}
+
+#[test]
+fn a_child_that_is_made_while_memory_is_promoted_and_taken_back_has_all_of_it() {
+    const PAGES: usize = 1200;
+    let (_mapping, all) = memory(PAGES * PAGE);
+    let base = all.addr() as usize;
+    let word = |page: usize| {
+        let word = std::ptr::with_exposed_provenance_mut::<u64>(base + page * PAGE);
+        // SAFETY: a word of the memory, which is reached as atomics.
+        unsafe { AtomicU64::from_ptr(word) }
+    };
+    (0..PAGES).for_each(|page| word(page).store(page as u64, Ordering::Relaxed));
+    let files = Files::default();
+    if promoted(&all, &files).is_none() {
+        return;
+    }
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                drop(promoted(&all, &files));
+            }
+        });
+        for _ in 0..30 {
+            // SAFETY: the child computes and ends.
+            let fork = || unsafe { libc::fork() };
+            let status = in_child(fork, || {
+                (0..PAGES).all(|page| word(page).swap(7, Ordering::Relaxed) == page as u64)
+            });
+            assert_eq!(status, 0, "it has what its parent had");
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    assert!((0..PAGES).all(|page| word(page).load(Ordering::Relaxed) == page as u64));
+    assert_eq!(files.lent(), 0);
 }

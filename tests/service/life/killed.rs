@@ -86,4 +86,5 @@ killed! {
     killed_when_its_own_memory_is_read: "foreign read", true;
     killed_when_it_receives_by_an_srq: "srq", true;
     killed_when_it_has_windows: "window", true;
+    killed_while_it_promotes_memory: "promoting", false;
 }

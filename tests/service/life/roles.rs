@@ -7,8 +7,8 @@ use std::ptr::NonNull;
 use std::time::Duration;
 use trunkline::service::{Limits, Service};
 use trunkline::{
-    Access, Completion, Cq, Drive, Mr, MwType, Node, Pd, Qp, QpAddress, QpOptions, RecvWr, Remote,
-    SendWr, Srq, Status,
+    Access, AttachOptions, Completion, Cq, Drive, Mr, MwType, Node, Pd, Promotion, Qp, QpAddress,
+    QpOptions, RecvWr, Remote, SendWr, Srq, Status,
 };
 
 /// Bytes of the region of a program.
@@ -34,6 +34,7 @@ pub(super) fn play(role: &str, path: &str) {
                 say(&());
                 rest();
             }
+            "promoting" => promotes(path),
             "forks" => forked::forks(path),
             "silent forks" => forked::silent_forks(path),
             "forked" => forked::calls_in_a_child(path),
@@ -41,6 +42,20 @@ pub(super) fn play(role: &str, path: &str) {
             "poor service" => shortage::poor_service(path),
             _ => Program::attach(role, path).live(),
         },
+    }
+}
+
+/// Promotes memory and takes it back, over and over.
+fn promotes(path: &str) {
+    let promotion = Promotion::Always;
+    let node = Node::attach_with(path, &AttachOptions { promotion }).unwrap();
+    let pd = node.alloc_pd();
+    let heap = Box::leak(vec![1_u8; 16 << 20].into_boxed_slice());
+    let at = NonNull::new(heap.as_mut_ptr()).unwrap();
+    say(&());
+    loop {
+        // SAFETY: it is leaked, and nobody else looks at it.
+        drop(unsafe { pd.register_foreign(at, 16 << 20, Access::ALL) }.unwrap());
     }
 }
 
