@@ -7,7 +7,7 @@ use crate::leaving::GRACE;
 use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_conn::work::{SendOp, Status};
 use trunkline_qpmap::{Attributes, Event, FIRST_MSN, QpModify, QpState, QpType};
-use trunkline_wire::{Answer, Control, ControlKind, NakCode, Opcode, SrcExt, Syndrome};
+use trunkline_wire::{Answer, Close, Control, ControlKind, NakCode, Opcode, SrcExt, Syndrome};
 
 /// The liar's QP leaves in this life.
 fn left(scene: &mut Scene, life: u32) {
@@ -231,6 +231,49 @@ fn what_was_not_sent_when_a_qp_left_is_asked_for_when_another_life_of_it_is_hear
     let said = scene.liar.hears_control(&mut scene.pair);
     let asks = |said: &Control| said.kind == ControlKind::Bind;
     assert!(said.iter().any(asks), "{said:?}");
+}
+
+#[test]
+fn a_request_that_comes_after_the_end_of_a_qp_does_not_change_how_it_ended() {
+    let end: fn(&mut Scene) = |scene| scene.pair.nodes[1].engine.end_qp(scene.qp.qpn, false);
+    let destroy: fn(&mut Scene) = |scene| {
+        let destroyed = scene.pair.nodes[1].engine.destroy_qp(scene.qp.qpn);
+        destroyed.expect("it is there");
+    };
+    for leaves in [end, destroy] {
+        for replay_epoch in [0, 1] {
+            let mut scene = Scene::new();
+            leaves(&mut scene);
+            let late = SrcExt {
+                replay_epoch,
+                ..scene.ext()
+            };
+            scene.say(Opcode::SRC_SEND, late, &[7; 8]);
+            let said = verdicts(&mut scene, SECOND);
+            assert_eq!(said, [Control::LEFT], "{replay_epoch}");
+        }
+    }
+}
+
+#[test]
+fn a_life_that_left_with_its_node_is_heard_no_more() {
+    let mut scene = Scene::new();
+    scene.say(Opcode::SRC_CLOSE, LAST, &Close::NODE.to_bytes());
+    scene.liar = Liar::new(&mut scene.pair, 9);
+    let bind = entry(ControlKind::Bind, PEER.get(), scene.qp.qpn, LIFE, 0);
+    scene.liar.control(&mut scene.pair, &[bind]);
+    let said = scene.liar.hears_control(&mut scene.pair);
+    let agrees = |said: &Control| said.kind == ControlKind::Bound;
+    assert!(!said.iter().any(agrees), "{said:?}");
+    scene.post(1, SendOp::Send, 0);
+    let since = scene.pair.now;
+    while scene.qp.state() == QpState::Rts && scene.pair.now.since(since) < SECOND {
+        scene.pair.now = scene.pair.now + MILLISECOND;
+        scene.liar.hears(&mut scene.pair);
+    }
+    let took = scene.pair.now.since(since);
+    assert!((GRACE..2 * GRACE).contains(&took), "{took} ns");
+    assert_eq!(scene.statuses(), [Status::RetryExceeded]);
 }
 
 /// It has asked the QP here, and was not reached by the question of that.

@@ -299,9 +299,13 @@ impl<P: Platform> Engine<P> {
         self.queue_control(flow);
     }
 
-    /// Refuses the head message. What follows it in this replay epoch is discarded.
+    /// Refuses the head message. What follows it in this replay epoch is discarded. A QP that has
+    /// left refuses nothing: its last word says that it executes no more.
     pub(crate) fn refuse(&mut self, flow: u32, answer: Answer) {
         let record = &mut self.flows[flow];
+        if record.answer == Answer::Left {
+            return;
+        }
         record.answer = answer;
         record.flags.set(Flags::REFUSED);
         self.inbound.staging_mut().clear(&mut record.staged);
