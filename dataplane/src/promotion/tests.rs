@@ -6,6 +6,7 @@ use super::*;
 use crate::mapping::Mapping;
 use crate::maps::{Area, Maps};
 use crate::process::page_size;
+use std::cell::RefCell;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -348,4 +349,25 @@ fn a_child_that_is_made_while_memory_is_promoted_and_taken_back_has_all_of_it() 
     });
     assert!((0..PAGES).all(|page| word(page).load(Ordering::Relaxed) == page as u64));
     assert_eq!(files.lent(), 0);
+}
+
+#[test]
+fn what_a_parent_held_is_no_affair_of_its_childs() {
+    let (_mapping, all) = memory(4 * PAGE);
+    let files = Files::default();
+    let Some(held) = promoted(&all, &files) else {
+        return;
+    };
+    let held = RefCell::new(Some(held));
+    // SAFETY: the child does what follows and ends.
+    let fork = || unsafe { libc::fork() };
+    let status = in_child(fork, || {
+        let Some(own) = promoted(&all, &files) else {
+            return false;
+        };
+        drop(held.take());
+        own.shared().is_some() && !is_plain(&all)
+    });
+    assert_eq!(status, 0, "what it promoted itself stays so");
+    assert!(!is_plain(&all), "so does what its parent did");
 }
