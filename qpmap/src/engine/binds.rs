@@ -205,7 +205,6 @@ impl<P: Platform> Engine<P> {
         }
         if effects.over && self.fail_wanted(flow) {
             self.flows[flow].count_anew();
-            self.flows.wants_nothing(flow);
         }
         if let Some((msn, verdict)) = effects.verdict {
             self.hear_verdict(flow, msn, verdict);

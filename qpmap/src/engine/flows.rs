@@ -315,7 +315,7 @@ impl Flows {
         self.is_left(flow) && self.desertions.of(flow).waits.replace(msn) == Some(msn)
     }
 
-    /// The peer counts anew, and no request waits: the next one has not done so before.
+    /// Nothing waits for a QP that has left: the next request has not done so before.
     pub(crate) fn wants_nothing(&mut self, flow: u32) {
         self.desertions.rest(flow);
     }
