@@ -39,14 +39,15 @@ enum Source {
     /// A service's, which both share and the service calls so.
     Segment(Handle),
     /// The program's, which the service reaches through `/proc/self/mem`, but for what is promoted.
-    Foreign(Promotable),
+    /// Regions of nodes inside a program stay small.
+    Foreign(Box<Promotable>),
 }
 
 impl Memory {
     /// Memory of the program's own, for a region of that node.
     pub(crate) fn foreign(node: &Shared, region: Region, access: Access) -> Self {
         let source = match node.client() {
-            Some(client) => Source::Foreign(client.promoter.hold(&region, access)),
+            Some(client) => Source::Foreign(Box::new(client.promoter.hold(&region, access))),
             None => Source::Inside,
         };
         Self { source, region }
