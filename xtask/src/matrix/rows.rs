@@ -236,10 +236,9 @@ fn perftest(rows: &mut Vec<Row>, program: &'static str, connection: &str) {
             for size in sizes(connection, is_bw) {
                 add(count, size);
             }
-            // A datagram is one packet. Of large messages UC loses some where the receiver is not
-            // the faster one.
-            let is_lost = is_bw && program.starts_with("ib_send") && !is_reliable;
-            if connection != "UD" && !is_lost {
+            // Of large messages UC loses some where the receiver is not the faster one, and these
+            // programs wait for what is lost. A datagram is one packet.
+            if is_reliable {
                 add(20, "-a");
             }
         }
