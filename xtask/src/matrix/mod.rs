@@ -90,7 +90,8 @@ pub(crate) fn run(options: &Options) -> Result<interop::Verdict> {
     }
     if let Some(file) = &record {
         let full = if options.full { " --full" } else { "" };
-        let command = format!("cargo xtask verbs-matrix{full}");
+        let alone = if options.no_guest { " --no-guest" } else { "" };
+        let command = format!("cargo xtask verbs-matrix{full}{alone}");
         outcome::write(file, &command, &run.outcomes, &sharing)?;
     }
     guest.transpose()?;
