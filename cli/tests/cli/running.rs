@@ -222,12 +222,13 @@ fn a_service_takes_nothing_of_whoever_started_it() {
     let output = user.run_by(&script);
     assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
     assert_eq!(text(&output.stdout), "0777\n", "that of the program stays");
-    let (own, service) = (rustix::process::getpid(), user.service());
-    assert_ne!(
-        rustix::process::getsid(Some(service)),
-        rustix::process::getsid(Some(own))
-    );
+    let service = user.service();
     let of = |what: &str| PathBuf::from(format!("/proc/{}/{what}", service.as_raw_nonzero()));
+    // After the name in parentheses: state, parent, group, session (proc_pid_stat(5)).
+    let stat = std::fs::read_to_string(of("stat")).unwrap();
+    let (_, fields) = stat.rsplit_once(") ").unwrap();
+    let session = fields.split(' ').nth(3).unwrap();
+    assert_eq!(session, service.to_string(), "it leads one of its own");
     let open = std::fs::read_dir(of("fd")).unwrap().flatten();
     let open: Vec<_> = open
         .filter_map(|fd| std::fs::read_link(fd.path()).ok())
