@@ -17,18 +17,24 @@ const QUOTA: u64 = 1 << 20;
 /// # Panics
 /// When a law is broken.
 pub fn control(data: &[u8]) {
-    law::request(data);
-    law::answer(data);
+    is_well_formed(data);
+}
+
+/// The same. Gives whether one of both was a message.
+///
+/// # Panics
+/// As above.
+pub fn is_well_formed(data: &[u8]) -> bool {
+    let as_it_is = law::request(data) | law::answer(data);
     let Some((kind, fields)) = data.split_first_chunk::<2>() else {
-        return;
+        return as_it_is;
     };
     let mut message = kind.to_vec();
     message.extend([0; 2]);
     message.extend(7_u32.to_le_bytes());
     message.extend((fields.len() as u32).to_le_bytes());
     message.extend(fields);
-    law::request(&message);
-    law::answer(&message);
+    as_it_is | law::request(&message) | law::answer(&message)
 }
 
 /// Target `pieces`: a service gives out pieces and takes them back, its client finds them by their

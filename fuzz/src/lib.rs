@@ -17,6 +17,7 @@ mod program;
 pub mod rc;
 mod requests;
 pub mod rings;
+pub mod soak;
 pub mod transactions;
 pub mod uc;
 pub mod ud;

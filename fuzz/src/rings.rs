@@ -15,6 +15,7 @@ use trunkline_qpmap::cq::Writer;
 use trunkline_qpmap::queue::{RecvQueue, SendCursor, SendQueue, Size};
 use trunkline_qpmap::ring::RingMemory;
 use trunkline_qpmap::wqe::{RecvWr, SendWr};
+use trunkline_testkit::Rng;
 use trunkline_wire::{Lkey, Qpn, Rkey};
 
 const MAX_OPERATIONS: usize = 512;
@@ -46,6 +47,14 @@ thread_local! {
 /// When a request is fetched that no program could have posted, or, before anything was scribbled,
 /// another than was posted.
 pub fn rings(data: &[u8]) {
+    scribbled(data);
+}
+
+/// The same. Gives how many words were scribbled.
+///
+/// # Panics
+/// As above.
+pub fn scribbled(data: &[u8]) -> u64 {
     MADE.with_borrow_mut(Vec::clear);
     let mut input = Input::new(data);
     let max_wr = 1 + u32::from(input.byte() & 63);
@@ -58,7 +67,7 @@ pub fn rings(data: &[u8]) {
         held: VecDeque::new(),
         sent: VecDeque::new(),
         received: VecDeque::new(),
-        scribbled: false,
+        scribbled: 0,
         next: 0,
         max_wr: max_wr as usize,
         max_sge: max_sge as usize,
@@ -67,6 +76,7 @@ pub fn rings(data: &[u8]) {
     input.drive(MAX_OPERATIONS, |input| {
         program.step(input);
     });
+    program.scribbled
 }
 
 /// The sizes asked for are within all limits.
@@ -84,7 +94,8 @@ struct Program {
     /// Posted and not fetched: cookies, with the length of the message or the number of elements.
     sent: VecDeque<(u64, u64)>,
     received: VecDeque<(u64, u64)>,
-    scribbled: bool,
+    /// How many words were written past the library.
+    scribbled: u64,
     next: u64,
     /// What the queues were made for.
     max_wr: usize,
@@ -201,7 +212,7 @@ impl Program {
             self.held.push_back(*slots);
             assert!(self.held.len() <= self.max_wr, "more than it was made for");
         }
-        if !self.scribbled {
+        if self.scribbled == 0 {
             let fetched = fetched.expect("nobody scribbled");
             let told = fetched.map(|(request, ..)| (request.wr_id, u64::from(request.length)));
             assert_eq!(told, self.sent.pop_front());
@@ -213,7 +224,7 @@ impl Program {
         if let Ok(Some(receive)) = &fetched {
             assert!(receive.sges.len() <= self.max_sge);
         }
-        if !self.scribbled {
+        if self.scribbled == 0 {
             let fetched = fetched.expect("nobody scribbled");
             let told = fetched.map(|receive| (receive.wr_id, receive.sges.len() as u64));
             assert_eq!(told, self.received.pop_front());
@@ -246,7 +257,7 @@ impl Program {
         let mut out = [completion; 4];
         let polled = self.completions.queue().poll(&mut out);
         assert!(polled.is_err() || polled.is_ok_and(|polled| polled <= out.len()));
-        if !self.scribbled {
+        if self.scribbled == 0 {
             assert!(pushed && polled == Ok(1), "one pushed, {polled:?} polled");
             let told = (out[0].wr_id, out[0].status, out[0].qpn);
             assert_eq!(told, (completion.wr_id, completion.status, completion.qpn));
@@ -257,6 +268,16 @@ impl Program {
     fn scribble(&mut self, input: &mut Input<'_>) {
         let (which, at, shape) = (input.byte(), input.u16(), input.byte());
         let value = input.u64();
+        self.write(which, at, shape, value);
+        // Words of a few bytes, as they may come between two looks of the node.
+        let mut rng = Rng::new(value);
+        for _ in 0..shape >> 4 {
+            let [which, shape, ..] = rng.next().to_le_bytes();
+            self.write(which, rng.next() as u16, shape, rng.next());
+        }
+    }
+
+    fn write(&mut self, which: u8, at: u16, shape: u8, value: u64) {
         MADE.with_borrow(|made| {
             if made.is_empty() {
                 return;
@@ -276,7 +297,7 @@ impl Program {
                 _ => u64::MAX,
             };
             word.store(value, Ordering::Relaxed);
-            self.scribbled = true;
+            self.scribbled += 1;
         });
     }
 }

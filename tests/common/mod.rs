@@ -25,6 +25,13 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// Bytes of each end's region.
 pub const REGION: usize = 4 << 20;
 
+/// Bytes of memory that this process has.
+pub fn resident() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = statm.split(' ').nth(1).unwrap().parse().unwrap();
+    pages * 4096
+}
+
 /// A loopback address that no other test uses, of this process or of one that runs beside it.
 pub fn address() -> IpAddr {
     static NEXT: AtomicU8 = AtomicU8::new(1);

@@ -2,8 +2,9 @@
 
 use super::raw::{Numbers, Raw, own_memory, qp_of};
 use super::{Neighbours, is_clean, service, still_serves};
+use crate::common::resident;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use trunkline::{Access, Attributes, Gid};
 use trunkline_host::Handle;
@@ -13,8 +14,12 @@ use trunkline_host::control::{Answer, Request, VERSION};
 use trunkline_qpmap::QpType;
 use trunkline_wire::Qpn;
 
-/// How long it goes on.
+/// How long it goes on, unless `TRUNKLINE_WORDS` asks for a number of words instead.
 const LONG: Duration = Duration::from_secs(4);
+/// How long a program scribbles before the next one comes.
+const LIFE: Duration = Duration::from_millis(400);
+/// Most bytes by which memory may grow after the first few programs.
+const MAX_GROWTH: u64 = 8 << 20;
 const QPS: usize = 8;
 
 /// Takes a QP to RTS, towards a QP of that number at `remote`.
@@ -121,18 +126,21 @@ fn scribble(seed: u64, is_slow: bool) {
     let mut neighbours = Neighbours::of(&all.1);
     neighbours.exchange();
     let remote = all.0.node().gid();
-    let is_over = AtomicBool::new(false);
-    let (mut exchanged, mut longest) = (0, Duration::ZERO);
+    let (is_over, said) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (mut exchanged, mut longest, mut warm) = (0, Duration::ZERO, None);
+    let words = std::env::var("TRUNKLINE_WORDS").ok();
+    let words: Option<u64> = words.map(|words| words.parse().expect("a number"));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut numbers = Numbers(seed);
             while !is_over.load(Ordering::Relaxed) {
                 let (mut raw, cq, qps) = equip(&all.1, remote);
-                let end = Instant::now() + Duration::from_millis(400);
+                let end = Instant::now() + LIFE;
                 while Instant::now() < end && !is_over.load(Ordering::Relaxed) {
                     for piece in &raw.pieces {
                         let words = piece.as_slice();
                         let count = if is_slow { 1 } else { words.len().min(64) };
+                        said.fetch_add(count as u64, Ordering::Relaxed);
                         for _ in 0..count {
                             // The first words say what the rest is.
                             let near = numbers.below(words.len().min(24));
@@ -166,15 +174,25 @@ fn scribble(seed: u64, is_slow: bool) {
                 }
             }
         });
-        let end = Instant::now() + LONG;
-        while Instant::now() < end {
+        let start = Instant::now();
+        let is_said = || match words {
+            Some(words) => said.load(Ordering::Relaxed) >= words,
+            None => start.elapsed() > LONG,
+        };
+        while !is_said() {
             longest = longest.max(neighbours.exchange());
             exchanged += 1;
+            if warm.is_none() && start.elapsed() > LIFE * 4 {
+                warm = Some(resident());
+            }
         }
         is_over.store(true, Ordering::Relaxed);
     });
-    eprintln!("{exchanged} exchanges beside it, the longest in {longest:?}");
+    let growth = resident().saturating_sub(warm.expect("it went on for long enough"));
+    let said = said.into_inner();
+    eprintln!("{said} words, {growth} bytes more; {exchanged} exchanges, the longest {longest:?}");
     assert!(exchanged > 10, "{exchanged} exchanges");
+    assert!(growth < MAX_GROWTH, "memory grew by {growth} bytes");
     still_serves(&all);
     drop(neighbours);
     is_clean(&all.0);

@@ -14,7 +14,8 @@ pub(crate) const REPLAY: &str = "trunkline-fuzz";
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     /// Target, or `all` for one after the other.
-    #[arg(required_unless_present_any = ["replay", "list"], value_name = "TARGET")]
+    #[arg(value_name = "TARGET",
+        required_unless_present_any = ["replay", "list", "words", "input"])]
     target: Option<String>,
     /// How long to fuzz each target.
     #[arg(long, value_name = "N", default_value_t = 60)]
@@ -25,6 +26,18 @@ pub(crate) struct Options {
     /// Prints the targets.
     #[arg(long, conflicts_with_all = ["target", "replay"])]
     list: bool,
+    /// Says so many hostile words to rings, and bytes to a service's socket, in inputs made from a
+    /// seed, without a fuzzer.
+    #[arg(long, value_name = "N", conflicts_with_all = ["target", "replay", "list"],
+        value_parser = clap::value_parser!(u64).range(1..))]
+    words: Option<u64>,
+    /// What these inputs are made from.
+    #[arg(long, value_name = "N", default_value_t = 1,
+        conflicts_with_all = ["target", "replay", "list"])]
+    seed: u64,
+    /// Says the input of this number alone.
+    #[arg(long, value_name = "N", conflicts_with_all = ["target", "replay", "list", "words"])]
+    input: Option<u64>,
 }
 
 /// Does what the options ask for.
@@ -37,6 +50,10 @@ pub(crate) fn run(options: &Options) -> Result<String> {
     }
     if options.replay {
         return replay(None);
+    }
+    let how = options.words.map(|words| ("--words", words));
+    if let Some((how, number)) = how.or(options.input.map(|input| ("--input", input))) {
+        return say(options.seed, how, number);
     }
     let name = options.target.as_deref().unwrap_or("all");
     fuzz(name, options.seconds)
@@ -74,6 +91,16 @@ pub(crate) fn replay(limit: Option<Duration>) -> Result<String> {
         inputs += fs::read_dir(folder?.path())?.count();
     }
     Ok(format!("{inputs} inputs in {} targets", targets()?.len()))
+}
+
+/// Runs hostile inputs made from a seed through what a program and its node share.
+///
+/// # Errors
+/// A law is broken, or memory grows.
+pub(crate) fn say(seed: u64, how: &str, number: u64) -> Result<String> {
+    let mut command = cargo::release("trunkline-fuzz")?;
+    command.args(["--seed", &seed.to_string(), how, &number.to_string()]);
+    Ok(cargo::output(command)?.trim_end().to_owned())
 }
 
 /// Why cargo-fuzz cannot run here, if so.

@@ -61,7 +61,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     (
         "trunkline-fuzz",
-        &[WIRE, CONN, QPMAP, CM, DATAPLANE, HOST, ROOT],
+        &[WIRE, CONN, QPMAP, CM, DATAPLANE, HOST, ROOT, TESTKIT],
     ),
     ("trunkline-interop", &[WIRE, DATAPLANE, ROOT]),
     ("xtask", &[TESTKIT]),

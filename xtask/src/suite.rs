@@ -17,6 +17,8 @@ const SEEDS_FRESH_FULL: u32 = 10_000;
 const LIMIT: Duration = Duration::from_secs(40 * 60);
 /// Seconds per fuzz target in a full run.
 const FUZZ_SECONDS: u32 = 300;
+/// Words of rings and bytes of messages that a full run says to what programs and a node share.
+const WORDS: u64 = 1_000_000_000;
 /// A step that takes this many times its budget hangs.
 const PATIENCE: u32 = 4;
 /// Where a full run leaves its table.
@@ -147,6 +149,12 @@ const STEPS: &[Step] = &[
         budget_s: 900,
         full_only: true,
         run: |_| instructions::times().map(Outcome::Passed),
+    },
+    Step {
+        area: "words",
+        budget_s: 900,
+        full_only: true,
+        run: words,
     },
     Step {
         area: "fuzz",
@@ -283,6 +291,12 @@ fn deny(setting: &Setting) -> Result<Outcome> {
     }
 }
 
+/// A seed that no run before had, with room for as many as a run takes after it.
+fn fresh_seed() -> Result<u64> {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
+    Ok(since.as_millis() as u64 * 1_000)
+}
+
 /// Some seeds are the same in each run, so that what failed once is asked again; the others are
 /// fresh, and the table tells which they were.
 fn sim(setting: &Setting) -> Result<Outcome> {
@@ -291,8 +305,7 @@ fn sim(setting: &Setting) -> Result<Outcome> {
     } else {
         SEEDS_FRESH
     };
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
-    let start = since.as_millis() as u64 * 1_000;
+    let start = fresh_seed()?;
     for (start, count) in [(0, SEEDS), (start, fresh)] {
         let mut command = cargo::release("trunkline-sim")?;
         command.args(["--start", &start.to_string()]);
@@ -362,6 +375,18 @@ fn demo(setting: &Setting) -> Result<Outcome> {
     command.args(["demo", "--qps", qps]);
     cargo::run(command, Some(setting.limit))?;
     Ok(Outcome::Passed(format!("{qps} QPs")))
+}
+
+/// So many words of rings and bytes of messages, from another seed each time, and as many words to
+/// a service that runs.
+fn words(setting: &Setting) -> Result<Outcome> {
+    let said = fuzz::say(fresh_seed()?, "--words", WORDS)?;
+    let test = "scribbles::neighbours_hear_nothing_of_who_scribbles_all_the_time";
+    let arguments = ["test", "--quiet", "--workspace", "--test", "service", test];
+    let mut command = cargo::cargo(&arguments);
+    command.env("TRUNKLINE_WORDS", WORDS.to_string());
+    cargo::run(command, Some(setting.limit))?;
+    Ok(Outcome::Passed(format!("{said}; {WORDS} to a service")))
 }
 
 fn long_fuzz(_: &Setting) -> Result<Outcome> {

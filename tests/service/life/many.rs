@@ -29,14 +29,14 @@ fn a_thousand_programs_one_after_the_other_leave_nothing() {
         });
         (count("fd"), count("task"), memory_files())
     };
-    let (before, resident) = (settled(), resident());
+    let (before, resident) = (settled(), crate::common::resident());
     let start = Instant::now();
     (0..1000).for_each(cycle);
     println!("{:?} for 1000", start.elapsed());
     within(Duration::from_secs(5), "as many as before", || {
         settled() <= before
     });
-    let more = self::resident().saturating_sub(resident);
+    let more = crate::common::resident().saturating_sub(resident);
     println!("{before:?}, {more} bytes more");
     assert!(more < 8 << 20, "{more} bytes more");
     assert_eq!(service.node().live_objects().qps, 0);
@@ -51,13 +51,6 @@ fn closing() -> bool {
     names
         .into_iter()
         .any(|name| name.starts_with("trunkline-close"))
-}
-
-/// Bytes of memory that this process has.
-fn resident() -> u64 {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-    let pages: u64 = statm.split(' ').nth(1).unwrap().parse().unwrap();
-    pages * 4096
 }
 
 #[test]
