@@ -32,12 +32,12 @@ const PUBLIC: usize = offset_of!(abi::VerbsContext, context);
 
 impl Context {
     /// Opens the device; the program has it until [`close`](Self::close).
-    pub(crate) fn open() -> Result<*mut abi::Context, Errno> {
-        let open = OpenNode::get()?;
+    pub(crate) fn open(device: *mut abi::Device) -> Result<*mut abi::Context, Errno> {
+        let open = OpenNode::get(device::number(device)?)?;
         let events = Arc::new(EventQueue::new()?);
         open.registry.add_context(&events);
         let context = Arc::new(Self {
-            verbs: UnsafeCell::new(tables(events.fd())),
+            verbs: UnsafeCell::new(tables(device, events.fd())),
             events,
             open,
         });
@@ -86,7 +86,7 @@ impl Context {
 }
 
 /// The tables through which inline functions call; what is NULL there answers EOPNOTSUPP.
-fn tables(async_fd: c_int) -> abi::VerbsContext {
+fn tables(device: *mut abi::Device, async_fd: c_int) -> abi::VerbsContext {
     // SAFETY: its fields are integers, pointers and functions or none, and all may be zero.
     let mut verbs: abi::VerbsContext = unsafe { zeroed() };
     verbs.sz = size_of::<abi::VerbsContext>();
@@ -103,7 +103,7 @@ fn tables(async_fd: c_int) -> abi::VerbsContext {
     context.ops.post_srq_recv = Some(post::post_srq_recv);
     context.ops.post_send = Some(post::post_send);
     context.ops.post_recv = Some(post::post_recv);
-    context.device = device::the_one();
+    context.device = device;
     context.cmd_fd = -1;
     context.async_fd = async_fd;
     context.num_comp_vectors = 1;
@@ -115,12 +115,7 @@ fn tables(async_fd: c_int) -> abi::VerbsContext {
 /// `ibv_open_device(3)`
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_open_device(device: *mut abi::Device) -> *mut abi::Context {
-    pointer(|| {
-        if device.is_null() {
-            return Err(INVALID);
-        }
-        Context::open()
-    })
+    pointer(|| Context::open(device))
 }
 
 /// `ibv_close_device(3)`: what was made with the context and not destroyed stays until the program

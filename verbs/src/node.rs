@@ -1,14 +1,16 @@
-//! The node of this program. All devices that it opens are this one.
+//! The nodes of this program, one for each device that it sees.
 //!
-//! `TRUNKLINE_SOCKET` names the socket of a service that carries it. Else `TRUNKLINE_ADDRESS` names
-//! the IP address of a node inside the program, driven by threads of its own, on a UDP port.
-//! `TRUNKLINE_PROMOTE` says which memory becomes shared with a service: never, auto or always.
+//! `TRUNKLINE_SOCKET` names the socket of a service that carries a node, or several with commas
+//! between them. Else `TRUNKLINE_ADDRESS` so names IP addresses of nodes inside the program, driven
+//! by threads of their own, on UDP ports. `TRUNKLINE_PROMOTE` says which memory becomes shared with
+//! a service: never, auto or always.
 
 use crate::answer::{Errno, INVALID};
 use crate::complaint::{self, complain};
 use crate::registry::Registry;
 use std::ffi::{OsStr, OsString};
 use std::net::IpAddr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -25,8 +27,12 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 /// How long the thread that tells events sleeps at most. It is woken for each event.
 const NAP: Duration = Duration::from_secs(3600);
 
-/// The node, if the program has opened it.
-static OPEN: Mutex<Weak<OpenNode>> = Mutex::new(Weak::new());
+/// Most devices of a program: those that are named after so many are not seen.
+pub(crate) const MAX_DEVICES: usize = 16;
+
+/// The nodes that the program has opened, each at the number of its device.
+static OPEN: Mutex<[Weak<OpenNode>; MAX_DEVICES]> =
+    Mutex::new([const { Weak::new() }; MAX_DEVICES]);
 
 /// A node with who hears of its events.
 pub(crate) struct OpenNode {
@@ -36,22 +42,50 @@ pub(crate) struct OpenNode {
     teller: Option<JoinHandle<()>>,
 }
 
-/// Where the node of this program is or will be.
+/// Where a node of this program is or will be.
+#[derive(Debug, PartialEq)]
 enum Place {
     Service(PathBuf),
     Inside(IpAddr),
 }
 
-/// Where the node is; `None`: the program is to see no device.
+/// Where the nodes are, each at the number of its device; none: the program is to see no device.
 ///
 /// # Errors
 /// EINVAL: what is set is no address.
-fn place() -> Result<Option<Place>, Errno> {
-    if let Some(socket) = set(SOCKET) {
-        return Ok(Some(Place::Service(socket.into())));
+fn places() -> Result<Vec<Place>, Errno> {
+    places_of(set(SOCKET), set(ADDRESS))
+}
+
+fn places_of(sockets: Option<OsString>, addresses: Option<OsString>) -> Result<Vec<Place>, Errno> {
+    if let Some(sockets) = sockets {
+        return Ok(several(&sockets)
+            .map(|at| Place::Service(at.into()))
+            .collect());
     }
-    let inside = |address: OsString| parsed(&address).map(Place::Inside);
-    set(ADDRESS).map(inside).transpose()
+    let addresses = addresses.unwrap_or_default();
+    several(&addresses)
+        .map(|at| parsed(at).map(Place::Inside))
+        .collect()
+}
+
+/// What stands between commas. Nothing counts as not there.
+fn several(list: &OsStr) -> impl Iterator<Item = &OsStr> {
+    let each = list.as_bytes().split(|byte| *byte == b',');
+    let each = each.filter(|one| !one.is_empty());
+    each.map(OsStr::from_bytes).take(MAX_DEVICES)
+}
+
+/// Where the node of a device is.
+///
+/// # Errors
+/// ENODEV: there is no such device.
+fn place(device: usize) -> Result<Place, Errno> {
+    let mut places = places()?;
+    if device >= places.len() {
+        return Err(Errno(libc::ENODEV));
+    }
+    Ok(places.swap_remove(device))
 }
 
 /// What a variable is set to. One that is empty counts as not set.
@@ -86,23 +120,22 @@ fn options(promote: Option<OsString>) -> Result<AttachOptions, Errno> {
     Ok(AttachOptions { promotion })
 }
 
-/// Whether the program is to see a device.
+/// How many devices the program is to see.
 ///
 /// # Errors
 /// EINVAL: what is set is no address.
-pub(crate) fn is_there() -> Result<bool, Errno> {
-    Ok(place()?.is_some())
+pub(crate) fn count() -> Result<usize, Errno> {
+    Ok(places()?.len())
 }
 
-/// GUID of the node that the program has or will have; `None`: it has none.
+/// GUID of the node that a device of the program has or will have.
 ///
 /// # Errors
-/// What is set is no address, or nobody serves there.
-pub(crate) fn guid() -> Result<Option<u64>, Errno> {
-    Ok(match place()? {
-        None => None,
-        Some(Place::Inside(address)) => Some(guid_at(address)),
-        Some(Place::Service(_)) => Some(OpenNode::get()?.node.device_attributes()?.node_guid),
+/// There is no such device, what is set is no address, or nobody serves there.
+pub(crate) fn guid(device: usize) -> Result<u64, Errno> {
+    Ok(match place(device)? {
+        Place::Inside(address) => guid_at(address),
+        Place::Service(_) => OpenNode::get(device)?.node.device_attributes()?.node_guid,
     })
 }
 
@@ -124,21 +157,23 @@ fn guid_at(address: IpAddr) -> u64 {
     (high ^ low) & !GROUP | LOCAL
 }
 
-fn open_node() -> MutexGuard<'static, Weak<OpenNode>> {
+fn open_nodes() -> MutexGuard<'static, [Weak<OpenNode>; MAX_DEVICES]> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl OpenNode {
-    /// The node of this program, which is opened if it is not yet.
+    /// The node of a device, which is opened if it is not yet.
     ///
     /// # Errors
-    /// ENODEV: neither is set. The node cannot have its address, or nobody serves there.
-    pub(crate) fn get() -> Result<Arc<Self>, Errno> {
-        let mut open = open_node();
+    /// ENODEV: there is no such device. The node cannot have its address, or nobody serves there.
+    pub(crate) fn get(device: usize) -> Result<Arc<Self>, Errno> {
+        let mut open = open_nodes();
+        let place = place(device)?;
+        let open = &mut open[device];
         if let Some(node) = open.upgrade() {
             return Ok(node);
         }
-        let node = match place()?.ok_or(Errno(libc::ENODEV))? {
+        let node = match place {
             Place::Service(socket) => Node::attach_with(socket, &options(set(PROMOTE))?)
                 .inspect_err(|error| complain(&complaint::of_service(error)))?,
             Place::Inside(address) => {
@@ -214,14 +249,15 @@ fn tell_events(node: &Node, registry: &Registry) {
     }
 }
 
-/// Ends the node at exit(3), so that peers hear of it from the node and not from its silence.
+/// Ends the nodes at exit(3), so that peers hear of it from them and not from their
+/// silence.
 fn end_with_the_program() {
     static ONCE: Once = Once::new();
 
     extern "C" fn end() {
-        let open = open_node().upgrade();
-        if let Some(open) = open {
-            open.end();
+        let open: Vec<_> = open_nodes().iter().filter_map(Weak::upgrade).collect();
+        for node in open {
+            node.end();
         }
     }
     ONCE.call_once(|| {
@@ -249,6 +285,25 @@ mod tests {
         for word in ["", "Always", "1"] {
             assert_eq!(said(Some(word)), Err(INVALID), "{word}");
         }
+    }
+
+    #[test]
+    fn each_device_has_a_place_of_its_own() {
+        let of = |sockets: Option<&str>, addresses: Option<&str>| {
+            places_of(sockets.map(OsString::from), addresses.map(OsString::from))
+        };
+        let service = |at: &str| Place::Service(at.into());
+        let inside = |at: &str| Place::Inside(at.parse().expect("an address"));
+        assert_eq!(of(None, None), Ok(Vec::new()));
+        assert_eq!(of(Some("@a"), Some("::1")), Ok(vec![service("@a")]));
+        let both = vec![service("/b:c"), service("@d")];
+        assert_eq!(of(Some("/b:c,@d"), None), Ok(both));
+        let both = vec![inside("127.0.0.2"), inside("::1")];
+        assert_eq!(of(None, Some(",127.0.0.2,,::1,")), Ok(both));
+        assert_eq!(of(None, Some("127.0.0.2,here")), Err(INVALID));
+        let many = vec!["::1"; MAX_DEVICES + 1].join(",");
+        let many = of(None, Some(&many)).expect("addresses");
+        assert_eq!(many.len(), MAX_DEVICES);
     }
 
     #[test]

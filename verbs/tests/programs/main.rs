@@ -35,6 +35,34 @@ fn the_device_is_listed_where_an_address_is_set() {
 }
 
 #[test]
+fn each_address_and_each_socket_is_a_device() {
+    let Some(listed) = alone("ibv_devices", At::Address("127.0.0.1,127.0.0.2")) else {
+        return;
+    };
+    for line in ["trunk0", "02005efe7f000001", "trunk1", "02005efe7f000002"] {
+        assert!(listed.contains(line), "{listed}");
+    }
+    let services = Services::new();
+    let sockets = services.sockets.join(",");
+    let about = alone("ibv_devinfo -v", At::Socket(&sockets)).unwrap();
+    for device in ["trunk0", "trunk1"] {
+        assert_eq!(about.matches(device).count(), 1, "{about}");
+    }
+    for service in &services.services {
+        let gid = service.node().gid().to_string();
+        assert_eq!(about.matches(&gid).count(), 1, "{gid}\n{about}");
+    }
+    let Some(pair) = Pair::start_beside("ibv_rc_pingpong", "-g 0") else {
+        return;
+    };
+    let ended = pair.wait();
+    assert!(ended.is_good(), "{ended}");
+    // One that is not there is told by the program.
+    let [_, said] = both("ibv_devinfo -d trunk2", At::Socket(&sockets)).unwrap();
+    assert!(said.contains("trunk2"), "{said}");
+}
+
+#[test]
 fn why_the_device_cannot_be_opened_is_said_once() {
     let addresses = pair::Addresses::new();
     let taken = Node::builder().address(addresses.server.parse().unwrap());

@@ -114,27 +114,45 @@ impl Pair {
     pub(crate) fn start(program: &str, options: &str) -> Option<Self> {
         let addresses = Addresses::new();
         let at = [&addresses.server, &addresses.client].map(|address| At::Address(address));
+        Self::start_at(
+            program,
+            options,
+            addresses.port,
+            at.map(|at| (at, "trunk0")),
+        )
+    }
+
+    /// The same where both see both nodes, and the client takes the second.
+    pub(crate) fn start_beside(program: &str, options: &str) -> Option<Self> {
+        let addresses = Addresses::new();
+        let both = format!("{},{}", addresses.server, addresses.client);
+        let at = ["trunk0", "trunk1"].map(|device| (At::Address(&both), device));
         Self::start_at(program, options, addresses.port, at)
     }
 
     /// The same for programs that two services carry.
     pub(crate) fn start_served(program: &str, options: &str, services: &Services) -> Option<Self> {
         let port = Addresses::new().port;
-        let at = [0, 1].map(|end| At::Socket(&services.sockets[end]));
+        let at = [0, 1].map(|end| (At::Socket(&services.sockets[end]), "trunk0"));
         Self::start_at(program, options, port, at)
     }
 
-    fn start_at(program: &str, options: &str, port: u16, at: [At<'_>; 2]) -> Option<Self> {
+    fn start_at(
+        program: &str,
+        options: &str,
+        port: u16,
+        [server, client]: [(At<'_>, &str); 2],
+    ) -> Option<Self> {
         static TURN: Mutex<()> = Mutex::new(());
         if !is_there(program) {
             return None;
         }
         library();
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let line = format!("{program} -d trunk0 -p {port} {options}");
-        let mut server = Program::start(command(&line, at[0])).unwrap();
+        let line = |device| format!("{program} -d {device} -p {port} {options}");
+        let mut server = Program::start(command(&line(server.1), server.0)).unwrap();
         server.listens(port, Instant::now() + PATIENCE);
-        let client = command(&format!("{line} 127.0.0.1"), at[1]);
+        let client = command(&format!("{} 127.0.0.1", line(client.1)), client.0);
         let client = Program::start(client).unwrap();
         Some(Self {
             pair: programs::Pair { server, client },
