@@ -32,7 +32,8 @@ const LIBRARIES: &str = "LD_LIBRARY_PATH";
 #[command(
     after_help = "The program attaches to the service at --socket; else to this user's own at \
     --address; else to that at TRUNKLINE_SOCKET; else to this user's own at TRUNKLINE_ADDRESS, or \
-    at the default address. A service of the user's own is started where none runs in this \
+    at the default address. The variables take lists with commas, for a device each. A service \
+    of the user's own is started where none runs in this \
     network namespace, with its log (--log) beside its socket, and ends after its last program. \
     The library is that of --library; else of TRUNKLINE_LIBRARY; else the one beside this \
     command, in its installation, or built by `cargo xtask verbs`. The exit code is the \
@@ -40,12 +41,13 @@ const LIBRARIES: &str = "LD_LIBRARY_PATH";
 )]
 pub(crate) struct RunArgs {
     /// Address of the user's own service [default: the one with which packets leave by the default
-    /// route, else 127.0.0.1].
+    /// route, else 127.0.0.1]. Each one that is given is a device of the program: trunk0, trunk1.
     #[arg(long, value_name = "IP")]
-    address: Option<IpAddr>,
-    /// Socket of a service that runs; one that begins with @ is a name without a file.
+    address: Vec<IpAddr>,
+    /// Socket of a service that runs; one that begins with @ is a name without a file. Each one
+    /// that is given is a device.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["address", "linger"])]
-    socket: Option<PathBuf>,
+    socket: Vec<PathBuf>,
     /// File of the library, which is called libibverbs.so.1.
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
@@ -93,45 +95,76 @@ pub(crate) fn run(args: &RunArgs, level: Option<log::Level>, interrupt: &Interru
     let library = library::find(args.library.as_deref())?;
     let libraries = search_path(&library, environment::get(LIBRARIES).as_deref())?;
     let set = [SOCKET, ADDRESS].map(environment::get);
-    let (at, hold) = match place(args, set)? {
-        Place::Given(path) => given(&path)?,
-        // Ctrl-C ends the command that starts a service, too: that is no failure of the service.
-        Place::Own(address) => service::hold(address, args.linger, level)
-            .or_else(|error| interrupt.check().map_err(Into::into).and(Err(error)))?,
-    };
-    interrupt.check()?;
-    // The program holds the service from here on, until it has attached and beyond.
-    fcntl_setfd(hold.as_fd(), FdFlags::empty())?;
+    let mut sockets = Vec::new();
+    let mut holds = Vec::new();
+    for place in places(args, set)? {
+        let (at, hold) = match place {
+            Place::Given(path) => given(&path)?,
+            // Ctrl-C ends the command that starts a service, too: that is no failure of the
+            // service.
+            Place::Own(address) => service::hold(address, args.linger, level)
+                .or_else(|error| interrupt.check().map_err(Into::into).and(Err(error)))?,
+        };
+        interrupt.check()?;
+        // The program holds the service from here on, until it has attached and beyond.
+        fcntl_setfd(hold.as_fd(), FdFlags::empty())?;
+        holds.push(hold);
+        sockets.push(at);
+    }
+    let sockets = list(&sockets)?;
     let [program, arguments @ ..] = &args.program[..] else {
         return Err(wrong("no program is given"));
     };
     let why = Command::new(program)
         .args(arguments)
         .env(LIBRARIES, libraries)
-        .env(SOCKET, at)
+        .env(SOCKET, sockets)
         .exec();
     let program = program.to_string_lossy().into_owned();
     Err(NotStarted { program, why }.into())
 }
 
-/// Which service is meant, where the variables for its socket and its address have these values.
-fn place(args: &RunArgs, set: [Option<OsString>; 2]) -> Result<Place> {
-    let [socket, address] = set;
-    if let Some(socket) = &args.socket {
-        return Ok(Place::Given(socket.clone()));
+/// Which services are meant, where the variables for sockets and addresses have these values.
+fn places(args: &RunArgs, set: [Option<OsString>; 2]) -> Result<Vec<Place>> {
+    let [sockets, addresses] = set;
+    if !args.socket.is_empty() {
+        return Ok(args.socket.iter().cloned().map(Place::Given).collect());
     }
-    if let Some(address) = args.address {
-        return Ok(Place::Own(address));
+    if !args.address.is_empty() {
+        return Ok(args.address.iter().copied().map(Place::Own).collect());
     }
-    if let Some(socket) = socket {
-        return Ok(Place::Given(socket.into()));
+    if let Some(sockets) = sockets {
+        let each = several(&sockets);
+        return Ok(each.map(|at| Place::Given(at.into())).collect());
     }
-    let Some(address) = address else {
-        return Ok(Place::Own(service::default_address()));
+    let Some(addresses) = addresses else {
+        return Ok(vec![Place::Own(service::default_address())]);
     };
-    let text = address.to_string_lossy();
-    let parsed = text.parse().map(Place::Own);
-    parsed.map_err(|_| wrong(format!("{ADDRESS}: '{text}' is no IP address")))
+    let own = |at: &OsStr| {
+        let text = at.to_string_lossy();
+        let parsed = text.parse().map(Place::Own);
+        parsed.map_err(|_| wrong(format!("{ADDRESS}: '{text}' is no IP address")))
+    };
+    several(&addresses).map(own).collect()
+}
+
+/// What stands between commas in a variable. Nothing counts as not there.
+fn several(list: &OsStr) -> impl Iterator<Item = &OsStr> {
+    let each = list.as_bytes().split(|byte| *byte == b',');
+    each.filter(|one| !one.is_empty()).map(OsStr::from_bytes)
+}
+
+/// Sockets as the library reads them.
+fn list(sockets: &[PathBuf]) -> Result<OsString> {
+    for socket in sockets {
+        ensure!(
+            !socket.as_os_str().as_bytes().contains(&b','),
+            "{} cannot be in {SOCKET}: a comma ends a name there",
+            socket.display()
+        );
+    }
+    let each: Vec<_> = sockets.iter().map(|socket| socket.as_os_str()).collect();
+    Ok(each.join(OsStr::new(",")))
 }
 
 /// Holds the service at a socket.
@@ -205,17 +238,31 @@ mod tests {
     fn the_command_line_goes_before_the_environment_and_sockets_before_addresses() {
         let set = |text: &str| Some(OsString::from(text));
         let (socket, address) = (set("@there"), set("127.0.0.9"));
-        let of = |words: &[&str], set| place(&args(&[words, &["true"]].concat()), set).unwrap();
+        let of = |words: &[&str], set| places(&args(&[words, &["true"]].concat()), set).unwrap();
         let both = [socket, address.clone()];
         let given = |at: &str| Place::Given(at.into());
         let own = |at: &str| Place::Own(at.parse().unwrap());
-        assert_eq!(of(&["--socket", "@here"], both.clone()), given("@here"));
-        assert_eq!(of(&["--address", "::1"], both.clone()), own("::1"));
-        assert_eq!(of(&[], both), given("@there"));
-        assert_eq!(of(&[], [None, address]), own("127.0.0.9"));
+        let two = [given("@here"), given("/x:y")];
+        let words = ["--socket", "@here", "--socket", "/x:y"];
+        assert_eq!(of(&words, both.clone()), two);
+        let words = ["--address", "::1", "--address", "127.0.0.1"];
+        assert_eq!(of(&words, both.clone()), [own("::1"), own("127.0.0.1")]);
+        assert_eq!(of(&[], both), [given("@there")]);
+        assert_eq!(of(&[], [set("@here,/x:y"), None]), two);
+        assert_eq!(of(&[], [None, address]), [own("127.0.0.9")]);
+        let addresses = set(",::1,127.0.0.1,");
+        assert_eq!(of(&[], [None, addresses]), [own("::1"), own("127.0.0.1")]);
         let default = Place::Own(service::default_address());
-        assert_eq!(of(&[], [None, None]), default);
-        assert!(place(&args(&["true"]), [None, set("here")]).is_err());
+        assert_eq!(of(&[], [None, None]), [default]);
+        assert!(places(&args(&["true"]), [None, set("127.0.0.1,here")]).is_err());
+    }
+
+    #[test]
+    fn sockets_are_told_as_the_library_reads_them() {
+        let told = |sockets: &[&str]| list(&sockets.iter().map(Into::into).collect::<Vec<_>>());
+        assert_eq!(told(&["/a"]).unwrap(), "/a");
+        assert_eq!(told(&["/a", "@b"]).unwrap(), "/a,@b");
+        assert!(told(&["/a", "/b,c"]).is_err());
     }
 
     #[test]

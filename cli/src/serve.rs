@@ -8,17 +8,19 @@ use super::output;
 use super::range::Range;
 use super::socket;
 use super::taken;
+use super::usage::wrong;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use settings::{Flags, Settings};
 use std::fs::File;
 use std::io::Write;
+use std::net::IpAddr;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use trunkline::service::Service;
-use trunkline::{Drive, Node};
+use trunkline::{Down, Drive, Node};
 
 /// The variable that says whom to tell that programs can attach.
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
@@ -52,7 +54,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "SECS", num_args = 0..=1, default_missing_value = "3")]
     #[arg(value_parser = LINGER.seconds(), allow_negative_numbers = true)]
     #[arg(help = LINGER.help(
-        "End when no program has been attached for so long", " [default without SECS: 3]"
+        "End when no program has been attached for so long, for one address",
+        " [default without SECS: 3]"
     ))]
     end_when_idle: Option<Duration>,
     /// This process is the one that --detach has started.
@@ -63,51 +66,85 @@ pub(crate) struct ServeArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// The configuration is wrong, the address or the socket is taken, or the node failed.
+/// The configuration is wrong, an address or a socket is taken, or a node failed.
 pub(crate) fn run(args: &ServeArgs, interrupt: &Interrupt) -> Result<()> {
     let settings = Settings::of(args.config.as_deref(), &args.flags)?;
+    if args.end_when_idle.is_some() && settings.places.len() > 1 {
+        return Err(wrong(
+            "--end-when-idle: it is for a service of one --address",
+        ));
+    }
     if args.detached {
         std::env::set_current_dir("/").context("cannot go to /")?;
     } else if args.detach {
-        return detach::start(&settings.socket);
+        return detach::start(&settings.places[0].1);
     }
     raise_limit();
-    let builder = Node::builder()
-        .drive(Drive::Threaded)
-        .workers(settings.workers)
-        .pool(settings.connections);
-    let node = taken::build(builder, settings.address, "--address")?;
-    let service = Service::start(node.clone(), &settings.socket, &settings.limits)
-        .with_context(|| format!("cannot serve at {}", settings.socket.display()))?;
-    if let Some(after) = args.end_when_idle {
-        service.end_when_idle(after);
-    }
+    let served = start(&settings, args.end_when_idle)?;
     tell(&settings, args.detached)?;
-    while !service.is_over() && node.health().down.is_none() {
-        ensure!(
-            !service.has_failed(),
-            "the thread that serves programs has failed"
-        );
+    let failed = wait(&served, interrupt)?;
+    // Programs hear that it ends, and then their peers do.
+    let nodes: Vec<_> = served.into_iter().map(|(node, _)| node).collect();
+    match failed {
+        Some(down) => Err(down.into()),
+        None => end(&nodes),
+    }
+}
+
+/// Starts a node at each address, and its service.
+///
+/// # Errors
+/// An address or a socket is taken.
+fn start(settings: &Settings, idle: Option<Duration>) -> Result<Vec<(Node, Service)>> {
+    let mut served = Vec::new();
+    for (address, socket) in &settings.places {
+        let builder = Node::builder()
+            .drive(Drive::Threaded)
+            .workers(settings.workers)
+            .pool(settings.connections);
+        let node = taken::build(builder, *address, "--address")?;
+        let service = Service::start(node.clone(), socket, &settings.limits)
+            .with_context(|| format!("cannot serve at {}", socket.display()))?;
+        if let Some(after) = idle {
+            service.end_when_idle(after);
+        }
+        served.push((node, service));
+    }
+    Ok(served)
+}
+
+/// Waits until all are over, or somebody asks for the end. Gives why a node has failed, if one has.
+///
+/// # Errors
+/// A thread that serves programs has failed.
+fn wait(served: &[(Node, Service)], interrupt: &Interrupt) -> Result<Option<Down>> {
+    while !served.iter().all(|(_, service)| service.is_over()) {
+        for (node, service) in served {
+            ensure!(
+                !service.has_failed(),
+                "the thread that serves programs has failed"
+            );
+            let down = node.health().down;
+            if down.is_some() {
+                return Ok(down);
+            }
+        }
         if interrupt.check().is_err() {
             interrupt.heed();
             break;
         }
         std::thread::sleep(LOOK);
     }
-    let failed = node.health().down;
-    // Programs hear that it ends, and then their peers do.
-    drop(service);
-    match failed {
-        Some(down) => Err(down.into()),
-        None => end(&node),
-    }
+    Ok(None)
 }
 
 /// Tells that programs can attach.
 fn tell(settings: &Settings, detached: bool) -> Result<()> {
     let mut out = output::out();
-    let (address, socket) = (settings.address, settings.socket.display());
-    writeln!(out, "serving {address} at {socket}")?;
+    let place =
+        |(address, socket): &(IpAddr, PathBuf)| format!("{address} at {}", socket.display());
+    let places: Vec<_> = settings.places.iter().map(place).collect();
+    writeln!(out, "serving {}", places.join(", "))?;
     out.flush()?;
     if detached {
         // Whoever started it has heard it, and listens no more.
@@ -126,12 +163,16 @@ fn raise_limit() {
     let _ = setrlimit(Resource::Nofile, limit);
 }
 
-/// Ends the node; what its peers did not take in time they learn by silence.
-fn end(node: &Node) -> Result<()> {
-    match node.shutdown(GRACE) {
-        Ok(()) | Err(trunkline::Error::Unfinished) => Ok(()),
-        Err(error) => Err(error.into()),
+/// Ends the nodes; what their peers did not take in time they learn by silence.
+fn end(nodes: &[Node]) -> Result<()> {
+    let within = Instant::now() + GRACE;
+    for node in nodes {
+        match node.shutdown(within.saturating_duration_since(Instant::now())) {
+            Ok(()) | Err(trunkline::Error::Unfinished) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
+    Ok(())
 }
 
 /// Tells whoever started it that programs can attach (sd_notify(3)), if it wants to know.

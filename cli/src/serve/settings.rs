@@ -28,15 +28,17 @@ const BYTES: Range<u64> = Range::new(1 << 16, 1 << 48);
 #[derive(Args, Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub(super) struct Flags {
-    /// Address of the node [default: 127.0.0.1].
+    /// Address of the node; may be repeated, for a node at each [default: 127.0.0.1].
     #[arg(long)]
-    address: Option<IpAddr>,
+    #[serde(deserialize_with = "one_or_several")]
+    address: Vec<IpAddr>,
     #[arg(long, value_name = "PATH")]
     #[arg(
-        help = "Socket at which programs attach; one that begins with @ is a name without a \
-                  file [default: @trunkline]"
+        help = "Socket at which programs attach, one for each address; one that begins with @ is \
+                a name without a file [default: @trunkline, then @trunkline1]"
     )]
-    socket: Option<PathBuf>,
+    #[serde(deserialize_with = "one_or_several")]
+    socket: Vec<PathBuf>,
     #[arg(long, value_parser = WORKERS.count::<u8>(), allow_negative_numbers = true)]
     #[arg(help = WORKERS.help("Threads that carry packets", " [default: 1]"))]
     workers: Option<u8>,
@@ -130,6 +132,25 @@ impl TryFrom<String> for Weight {
     }
 }
 
+/// How a file may say what can be repeated.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrSeveral<T> {
+    One(T),
+    Several(Vec<T>),
+}
+
+fn one_or_several<'de, D, T>(from: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    Ok(match OneOrSeveral::deserialize(from)? {
+        OneOrSeveral::One(one) => vec![one],
+        OneOrSeveral::Several(several) => several,
+    })
+}
+
 /// How a file may say a number of bytes.
 #[derive(Deserialize)]
 #[serde(untagged)]
@@ -150,8 +171,8 @@ fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
 /// What a service is started with.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) struct Settings {
-    pub(super) address: IpAddr,
-    pub(super) socket: PathBuf,
+    /// The address of each node and the socket of its service; there is one at least.
+    pub(super) places: Vec<(IpAddr, PathBuf)>,
     pub(super) workers: u8,
     pub(super) connections: u32,
     pub(super) limits: Limits,
@@ -198,30 +219,67 @@ impl Settings {
         if let Some(trust) = flags.trust.or(file.trust) {
             limits.trusted = trust.into();
         }
-        limits.users = match flags.user.is_empty() {
-            true => file.user,
-            false => flags.user.clone(),
-        };
-        let weights = match flags.weight.is_empty() {
-            true => &file.weight,
-            false => &flags.weight,
-        };
-        limits.weights = weights
+        limits.users = first_set(&flags.user, file.user);
+        limits.weights = first_set(&flags.weight, file.weight)
             .iter()
             .map(|weight| (weight.uid, weight.weight))
             .collect();
-        let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        let socket = (flags.socket.clone().or(file.socket)).unwrap_or_else(|| SOCKET.into());
-        let socket = socket::absolute(&socket)
-            .map_err(|error| wrong(format!("--socket {}: {error}", socket.display())))?;
         Ok(Self {
-            socket,
-            address: flags.address.or(file.address).unwrap_or(localhost),
+            places: places(
+                first_set(&flags.address, file.address),
+                first_set(&flags.socket, file.socket),
+            )?,
             workers: flags.workers.or(file.workers).unwrap_or(1),
             connections: flags.connections.or(file.connections).unwrap_or(4),
             limits,
         })
     }
+}
+
+/// What the command line repeats, if anything, and else what the file does.
+fn first_set<T: Clone>(flags: &[T], file: Vec<T>) -> Vec<T> {
+    match flags {
+        [] => file,
+        flags => flags.to_vec(),
+    }
+}
+
+/// The socket of the service at each address.
+fn places(mut addresses: Vec<IpAddr>, mut sockets: Vec<PathBuf>) -> Result<Vec<(IpAddr, PathBuf)>> {
+    if addresses.is_empty() {
+        addresses.push(Ipv4Addr::LOCALHOST.into());
+    }
+    if sockets.is_empty() {
+        let number = |place: usize| {
+            if place > 0 {
+                place.to_string()
+            } else {
+                String::new()
+            }
+        };
+        let all = 0..addresses.len();
+        sockets = all
+            .map(|place| format!("{SOCKET}{}", number(place)).into())
+            .collect();
+    }
+    let (nodes, named) = (addresses.len(), sockets.len());
+    if nodes != named {
+        let why =
+            format!("a socket for each address is needed: {nodes} --address, {named} --socket");
+        return Err(wrong(why));
+    }
+    for (place, socket) in sockets.iter_mut().enumerate() {
+        let address = addresses[place].to_canonical();
+        if addresses[..place]
+            .iter()
+            .any(|other| other.to_canonical() == address)
+        {
+            return Err(wrong(format!("--address {address}: it is given twice")));
+        }
+        *socket = socket::absolute(socket)
+            .map_err(|error| wrong(format!("--socket {}: {error}", socket.display())))?;
+    }
+    Ok(addresses.into_iter().zip(sockets).collect())
 }
 
 fn read(path: &Path) -> Result<Flags> {
@@ -284,13 +342,13 @@ mod tests {
         };
         let settings = Settings::of(Some(&path), &flags).unwrap();
         std::fs::remove_file(path).unwrap();
-        assert_eq!(settings.address, IpAddr::from([10, 0, 0, 1]));
+        let place = (IpAddr::from([10, 0, 0, 1]), PathBuf::from(SOCKET));
+        assert_eq!(settings.places, [place]);
         assert_eq!(
             (settings.limits.qps, settings.limits.segment_bytes),
             (9, 2 << 20)
         );
         assert_eq!((settings.limits.users, settings.workers), (vec![3], 1));
-        assert_eq!(settings.socket, PathBuf::from(SOCKET));
         assert_eq!(settings.limits.trusted, Trusted::Nobody);
     }
 
@@ -302,6 +360,11 @@ mod tests {
             ("workers = 65\n", "workers: 65"),
             ("trust = \"some\"\n", "some"),
             ("address = \"here\"\n", "address"),
+            ("address = [\"::1\", \"::1\"]\n", "::1: it is given twice"),
+            (
+                "address = [\"::1\", \"::2\"]\nsocket = \"@a\"\n",
+                "2 --address, 1 --socket",
+            ),
             ("segment-bytes = \"1X\"\n", "segment-bytes"),
         ] {
             let path = file(text);

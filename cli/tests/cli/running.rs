@@ -168,6 +168,44 @@ fn an_address_has_one_service_however_it_is_written() {
 }
 
 #[test]
+fn each_address_is_a_device_with_a_service_of_its_own() {
+    let user = User::new();
+    let addresses = [user.address, address()].map(|at| at.to_string());
+    let [one, two] = &addresses;
+    let mut command = user.command("0.2", &["--address", two, "sh", "-c", "ibv_devinfo -v"]);
+    let output = command.output().unwrap();
+    assert_eq!(user.services().len(), 2, "{}", text(&output.stderr));
+    if is_there("ibv_devinfo") {
+        let told = text(&output.stdout);
+        for (device, address) in [("trunk0", one), ("trunk1", two)] {
+            let (_, about) = told.split_once(device).unwrap();
+            let gid = format!("::ffff:{address}, RoCE v2");
+            assert!(about.contains(&gid), "{device}: {told}");
+        }
+    }
+    user.wait_for_end();
+    // The same by the variable, for those that run.
+    let list = addresses.join(",");
+    let script = [
+        "run",
+        "--linger",
+        "0.2",
+        "sh",
+        "-c",
+        "echo $TRUNKLINE_SOCKET",
+    ];
+    let mut command = trunkline(&script);
+    let output = user.known_to(&mut command).env("TRUNKLINE_ADDRESS", list);
+    let told = text(&output.output().unwrap().stdout);
+    let sockets: Vec<_> = told.trim_end().split(',').collect();
+    for (socket, address) in sockets.iter().zip(&addresses) {
+        assert!(socket.ends_with(&format!("-{address}.socket")), "{told}");
+    }
+    assert_eq!(sockets.len(), 2, "{told}");
+    user.wait_for_end();
+}
+
+#[test]
 fn a_service_waits_for_a_program_that_attaches_late() {
     let user = User::new();
     let script = "sleep 1; test -S $TRUNKLINE_SOCKET && sleep 1 && test -S $TRUNKLINE_SOCKET";

@@ -175,6 +175,32 @@ fn a_service_that_is_told_to_ends_and_its_programs_hear_it() {
 }
 
 #[test]
+fn a_service_at_several_addresses_has_a_socket_for_each() {
+    let directory = Directory::new();
+    let sockets = ["one", "two"].map(|name| directory.file(name));
+    let addresses = [address(), address()];
+    let mut command = trunkline(&["serve"]);
+    for (address, socket) in addresses.iter().zip(&sockets) {
+        command.args(["--address", &address.to_string(), "--socket", socket]);
+    }
+    let mut child = piped(command);
+    let mut line = String::new();
+    let stdout = child.stdout.take().unwrap();
+    BufReader::new(stdout).read_line(&mut line).unwrap();
+    let place = |at: usize| format!("{} at {}", addresses[at], sockets[at]);
+    assert_eq!(line, format!("serving {}, {}\n", place(0), place(1)));
+    let nodes = sockets.each_ref().map(|at| Node::attach(at).unwrap());
+    for (node, address) in nodes.iter().zip(addresses) {
+        assert_eq!(node.gid(), address.into());
+    }
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert_eq!(finish(child).status.code(), Some(0));
+    for node in nodes {
+        assert!(node.health().down.is_some());
+    }
+}
+
+#[test]
 fn who_has_the_address_or_the_socket_is_named() {
     let directory = Directory::new();
     let service = Service::start(&directory.file("socket"));
