@@ -115,6 +115,7 @@ fn many_programs_at_once_share_connections_and_are_reaped_together() {
     std::thread::sleep(Duration::from_millis(100));
     let (rounds, slowest, _beside) = neighbour.stop();
     println!("{rounds} messages beside, {slowest:?} the slowest");
-    assert!(slowest < Duration::from_millis(100), "{slowest:?}");
+    // The processors are those of the 64 that are killed, too.
+    assert!(slowest < Duration::from_millis(250), "{slowest:?}");
     drop(before);
 }
