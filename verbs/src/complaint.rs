@@ -1,26 +1,28 @@
-//! Why the device cannot be opened, on standard error: programs show an error number at most.
+//! Why a device cannot be opened, on standard error: programs show an error number at most.
 
+use crate::node::MAX_DEVICES;
 use std::io::Write;
 use std::sync::{Mutex, PoisonError};
 use trunkline::{Error, UdpOpenError};
 
-/// What was said last. Programs try again, and the same is not said twice.
-static SAID: Mutex<String> = Mutex::new(String::new());
+/// What was said last of each device. Programs try again, and the same is not said twice.
+static SAID: Mutex<[String; MAX_DEVICES]> = Mutex::new([const { String::new() }; MAX_DEVICES]);
 
-/// Says why the device cannot be opened.
-pub(crate) fn complain(why: &str) {
+/// Says why a device cannot be opened.
+pub(crate) fn complain(device: usize, why: &str) {
     let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    let said = &mut said[device];
     if *said != why {
         // Where nobody listens there is nobody to tell.
-        let _ = writeln!(std::io::stderr(), "{}", line(why));
-        why.clone_into(&mut said);
+        let _ = writeln!(std::io::stderr(), "{}", line(device, why));
+        why.clone_into(said);
     }
 }
 
-fn line(why: &str) -> String {
+fn line(device: usize, why: &str) -> String {
     let plain = |c: char| if c.is_control() { ' ' } else { c };
     let why: String = why.chars().map(plain).collect();
-    format!("libibverbs (Trunkline): trunk0 cannot be opened: {why}")
+    format!("libibverbs (Trunkline): trunk{device} cannot be opened: {why}")
 }
 
 /// What an error of a node inside the program means for its user.
@@ -55,7 +57,7 @@ mod tests {
 
     #[test]
     fn what_is_said_is_one_line() {
-        let expected = "libibverbs (Trunkline): trunk0 cannot be opened: no  way";
-        assert_eq!(line("no\n\x1bway"), expected);
+        let expected = "libibverbs (Trunkline): trunk1 cannot be opened: no  way";
+        assert_eq!(line(1, "no\n\x1bway"), expected);
     }
 }

@@ -64,9 +64,8 @@ fn places_of(sockets: Option<OsString>, addresses: Option<OsString>) -> Result<V
             .collect());
     }
     let addresses = addresses.unwrap_or_default();
-    several(&addresses)
-        .map(|at| parsed(at).map(Place::Inside))
-        .collect()
+    let inside = |(device, at)| parsed(device, at).map(Place::Inside);
+    several(&addresses).enumerate().map(inside).collect()
 }
 
 /// What stands between commas. Nothing counts as not there.
@@ -93,10 +92,10 @@ fn set(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
-fn parsed(address: &OsStr) -> Result<IpAddr, Errno> {
+fn parsed(device: usize, address: &OsStr) -> Result<IpAddr, Errno> {
     let text = address.to_string_lossy();
     text.parse().map_err(|_| {
-        complain(&format!("{ADDRESS}: '{text}' is no IP address"));
+        complain(device, &format!("{ADDRESS}: '{text}' is no IP address"));
         INVALID
     })
 }
@@ -105,7 +104,7 @@ fn parsed(address: &OsStr) -> Result<IpAddr, Errno> {
 ///
 /// # Errors
 /// EINVAL: what is set is none of the words.
-fn options(promote: Option<OsString>) -> Result<AttachOptions, Errno> {
+fn options(device: usize, promote: Option<OsString>) -> Result<AttachOptions, Errno> {
     let word = promote.as_deref().map(OsStr::to_string_lossy);
     let promotion = match word.as_deref() {
         None => Promotion::default(),
@@ -113,7 +112,10 @@ fn options(promote: Option<OsString>) -> Result<AttachOptions, Errno> {
         Some("auto") => Promotion::Auto,
         Some("always") => Promotion::Always,
         Some(other) => {
-            complain(&format!("{PROMOTE}: '{other}': never, auto or always"));
+            complain(
+                device,
+                &format!("{PROMOTE}: '{other}': never, auto or always"),
+            );
             return Err(INVALID);
         }
     };
@@ -174,12 +176,12 @@ impl OpenNode {
             return Ok(node);
         }
         let node = match place {
-            Place::Service(socket) => Node::attach_with(socket, &options(set(PROMOTE))?)
-                .inspect_err(|error| complain(&complaint::of_service(error)))?,
+            Place::Service(socket) => Node::attach_with(socket, &options(device, set(PROMOTE))?)
+                .inspect_err(|error| complain(device, &complaint::of_service(error)))?,
             Place::Inside(address) => {
                 let node = Node::builder().address(address).guid(guid_at(address));
                 node.build()
-                    .inspect_err(|error| complain(&complaint::of_node(error)))?
+                    .inspect_err(|error| complain(device, &complaint::of_node(error)))?
             }
         };
         let opened = Arc::new(Self::with(node)?);
@@ -275,7 +277,7 @@ mod tests {
     #[test]
     fn what_is_promoted_is_said_in_one_of_three_words() {
         let said = |word: Option<&str>| {
-            let options = options(word.map(OsString::from));
+            let options = options(0, word.map(OsString::from));
             options.map(|options| options.promotion)
         };
         assert_eq!(said(None), Ok(Promotion::Auto));
