@@ -48,7 +48,7 @@ pub use trunkline_conn::control::CongestionControl;
 pub use trunkline_conn::delivery::Counters as DeliveryCounters;
 pub use trunkline_conn::host::QpEvent;
 pub use trunkline_conn::mem::{Access, AtomicOp, PdId, Sge};
-pub use trunkline_conn::time::Instant;
+pub use trunkline_conn::time::{Instant, TICK_BITS, TICK_HZ};
 pub use trunkline_conn::ud::GRH_LEN;
 pub use trunkline_conn::work::{
     BindMw, Completion, Datagram, Extra, OwnOp, Remote, SendFlags, SendOp, Status, VendorError,

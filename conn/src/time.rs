@@ -9,6 +9,11 @@ pub const MILLISECOND: u64 = 1_000_000;
 /// One second in nanoseconds.
 pub const SECOND: u64 = 1_000_000_000;
 
+/// Ticks of [`Instant::ticks`] per second.
+pub const TICK_HZ: u32 = 8_000_000;
+/// Bits of [`Instant::ticks`]: they begin anew after 67 s.
+pub const TICK_BITS: u32 = 29;
+
 /// A point in time: nanoseconds since an origin that the driver chooses. It lasts 584 years.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Instant(u64);
@@ -27,6 +32,12 @@ impl Instant {
     /// Nanoseconds since the origin.
     pub const fn as_nanos(self) -> u64 {
         self.0
+    }
+
+    /// Ticks of [`TICK_HZ`] since the origin, of which [`TICK_BITS`] are kept.
+    pub const fn ticks(self) -> u32 {
+        let ticks = self.0 / (SECOND / TICK_HZ as u64);
+        ticks as u32 & ((1 << TICK_BITS) - 1)
     }
 
     /// Nanoseconds from `earlier` to `self`; 0 when `earlier` is the later one.

@@ -344,6 +344,10 @@ pub struct Completion {
     pub solicited: bool,
     /// More about the status.
     pub vendor_err: VendorError,
+    /// When it was done, as [`Instant::ticks`](crate::time::Instant::ticks) of the node's clock at
+    /// the beginning of its worker's round. Whoever makes a completion leaves it at 0: a CQ fills it
+    /// in.
+    pub ticks: u32,
 }
 
 impl Completion {
@@ -359,5 +363,6 @@ impl Completion {
         route: 0,
         solicited: false,
         vendor_err: VendorError::None,
+        ticks: 0,
     };
 }

@@ -247,6 +247,7 @@ impl Program {
             route: 0,
             solicited: input.flag(),
             vendor_err: VendorError::None,
+            ticks: 0,
         };
         if input.flag() {
             self.completions.queue().arm(input.flag());

@@ -105,6 +105,7 @@ fn completion_queue(c: &mut Criterion) {
         route: 0,
         solicited: false,
         vendor_err: VendorError::None,
+        ticks: 0,
     };
     let mut writer = Writer::<Arc<[AtomicU64]>>::new(256).expect("a depth within limits");
     let queue = Arc::clone(writer.queue());

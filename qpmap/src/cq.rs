@@ -55,6 +55,7 @@ use crate::allowed::Allowed;
 use crate::error::VerbsError;
 use crate::ring::RingMemory;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, fence};
+pub(crate) use entry::Spread;
 use entry::decode;
 use gone::Gone;
 use std::fmt;

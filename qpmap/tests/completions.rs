@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::Access;
-use trunkline_conn::time::{MILLISECOND, SECOND};
+use trunkline_conn::time::{MILLISECOND, SECOND, TICK_BITS};
 use trunkline_conn::work::{Remote, SendOp, Status, VendorError};
 use trunkline_qpmap::queue::SharedRecvQueue;
 use trunkline_qpmap::wqe::RecvWr;
@@ -50,6 +50,29 @@ fn target(pair: &Pair) -> Remote {
 fn cookies(pair: &Pair, node: usize) -> Vec<u64> {
     let done = pair.completions(node).into_iter();
     done.map(|done| done.wr_id).collect()
+}
+
+#[test]
+fn a_completion_says_when_it_was_done() {
+    for mut pair in shared_and_ibta() {
+        let [a, b] = pair.connected();
+        // The last one is beyond what a completion can tell.
+        for wait in [MILLISECOND, SECOND, 80 * SECOND] {
+            pair.run(wait);
+            let before = pair.now;
+            pair.receive(&b, 1, &[pair.sge(1, 0, 64)]);
+            pair.post(0, &a, 2, SendOp::Send, &[pair.sge(0, 0, 64)]);
+            pair.run(MILLISECOND);
+            let ticks = |from: u32, to: u32| to.wrapping_sub(from) & ((1 << TICK_BITS) - 1);
+            let most = ticks(before.ticks(), pair.now.ticks());
+            for node in [0, 1] {
+                let done = pair.completions(node);
+                assert_eq!(done.len(), 1, "{done:?}");
+                let after = ticks(before.ticks(), done[0].ticks);
+                assert!(after <= most, "{after} of {most} ticks");
+            }
+        }
+    }
 }
 
 #[test]

@@ -15,8 +15,8 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     pointer(|| {
         // SAFETY: the program gives attributes.
         let attr = unsafe { attr.as_ref() }.ok_or(INVALID)?;
-        // Time stamps, tags and the like; a parent domain; a CQ that overruns silently.
-        if attr.wc_flags & !abi::WC_STANDARD_FLAGS != 0
+        // Tags, times of the wall clock and the like; a parent domain; a CQ that overruns silently.
+        if attr.wc_flags & !abi::WC_EX_FLAGS != 0
             || attr.comp_mask & !abi::CQ_INIT_ATTR_MASK_FLAGS != 0
         {
             return Err(UNSUPPORTED);
@@ -54,6 +54,7 @@ pub(crate) fn fill(cq: &mut abi::CqEx) {
     cq.read_slid = Some(read_slid);
     cq.read_sl = Some(read_sl);
     cq.read_dlid_path_bits = Some(read_dlid_path_bits);
+    cq.read_completion_ts = Some(read_completion_ts);
 }
 
 /// The CQ behind a pointer that a function of its own structure got.
@@ -156,4 +157,5 @@ readers! {
     read_slid: u32 = |_| 0;
     read_sl: u8 = |_| 0;
     read_dlid_path_bits: u8 = |_| 0;
+    read_completion_ts: u64 = |told| told.completion.ticks.into();
 }

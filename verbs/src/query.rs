@@ -7,7 +7,7 @@ use crate::context::Context;
 use std::ffi::{c_char, c_int};
 use std::mem::{offset_of, zeroed};
 use std::ptr;
-use trunkline::{Attributes, DeviceAttributes, PortAttributes, PortState};
+use trunkline::{Attributes, DeviceAttributes, PortAttributes, PortState, TICK_BITS, TICK_HZ};
 
 /// READs and atomics of a peer at a time that the device says each QP takes: what devices commonly
 /// do. Programs hand this number to their peer, whose device refuses one beyond its own. A program
@@ -137,7 +137,7 @@ unsafe extern "C" fn ibv_query_device(
     })
 }
 
-/// `ibv_query_device_ex(3)`: none of the offloads that it tells of.
+/// `ibv_query_device_ex(3)`: of all that it tells of there is the time of completions.
 pub(crate) unsafe extern "C" fn query_device_ex(
     context: *mut abi::Context,
     input: *const abi::QueryDeviceExInput,
@@ -160,6 +160,9 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         answer.orig_attr = device_attr(&device);
         answer.device_cap_flags_ex = answer.orig_attr.device_cap_flags.into();
         answer.phys_port_cnt_ex = device.phys_port_cnt.into();
+        answer.completion_timestamp_mask = (1 << TICK_BITS) - 1;
+        // In kHz.
+        answer.hca_core_clock = u64::from(TICK_HZ) / 1000;
         // SAFETY: the program says how much room it has.
         unsafe { fill(attr, &answer, attr_size) }
     })

@@ -461,5 +461,6 @@ fn received(config: &Config, wr_id: u64, opcode: WorkOpcode) -> Completion {
         route: 0,
         solicited: false,
         vendor_err: VendorError::None,
+        ticks: 0,
     }
 }

@@ -197,6 +197,7 @@ impl Receiver {
             route: 0,
             solicited: packet.bth.solicited,
             vendor_err: VendorError::None,
+            ticks: 0,
         });
     }
 
@@ -215,6 +216,7 @@ impl Receiver {
                 route: 0,
                 solicited: false,
                 vendor_err: VendorError::None,
+                ticks: 0,
             });
         }
     }

@@ -197,6 +197,7 @@ impl Endpoint {
             route: 0,
             solicited: packet.bth.solicited,
             vendor_err: VendorError::None,
+            ticks: 0,
         };
         self.in_hand = None;
         host.received(completion);
@@ -290,6 +291,7 @@ impl Endpoint {
                 route: 0,
                 solicited: false,
                 vendor_err: VendorError::None,
+                ticks: 0,
             });
         }
     }

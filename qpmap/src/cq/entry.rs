@@ -8,8 +8,34 @@ const FLAG_IMMEDIATE: u8 = 1;
 const FLAG_INVALIDATED: u8 = 1 << 1;
 const FLAG_SOLICITED: u8 = 1 << 2;
 
+/// Bits of the last words in which no number has anything: [`TICK_BITS`](time::TICK_BITS) of a time
+/// find room there.
+const FREE: [u64; 2] = [0xff00_0000_ff00_0000, 0x0000_0000_f8f8_00e0];
+
+/// A time as it is spread over the [`FREE`] bits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spread([u64; 2]);
+
+impl Spread {
+    pub(crate) const fn of(ticks: u32) -> Self {
+        let bits = ticks as u64;
+        let [low, high] = [bits & 0xff, bits >> 8 & 0xff];
+        let [of_status, of_flags, of_error] = [bits >> 16 & 7, bits >> 19 & 31, bits >> 24 & 31];
+        Self([
+            low << 24 | high << 56,
+            of_status << 5 | of_flags << 19 | of_error << 27,
+        ])
+    }
+
+    const fn ticks([qps, how]: [u64; 2]) -> u32 {
+        let [low, high] = [qps >> 24 & 0xff, qps >> 56];
+        let [of_status, of_flags, of_error] = [how >> 5 & 7, how >> 19 & 31, how >> 27 & 31];
+        (low | high << 8 | of_status << 16 | of_flags << 19 | of_error << 24) as u32
+    }
+}
+
 #[inline(always)]
-pub(super) fn encode(completion: &Completion) -> [u64; CQE_WORDS] {
+pub(super) fn encode(completion: &Completion, at: Spread) -> [u64; CQE_WORDS] {
     let (extra, flag) = match completion.extra {
         Extra::None => (0, 0),
         Extra::Immediate(value) => (value, FLAG_IMMEDIATE),
@@ -24,8 +50,9 @@ pub(super) fn encode(completion: &Completion) -> [u64; CQE_WORDS] {
     [
         completion.wr_id,
         u64::from(completion.byte_len) | u64::from(extra) << 32,
-        u64::from(completion.qpn.get()) | u64::from(completion.src_qp.get()) << 32,
-        completion.status as u64
+        u64::from(completion.qpn.get()) | u64::from(completion.src_qp.get()) << 32 | at.0[0],
+        at.0[1]
+            | completion.status as u64
             | (completion.opcode as u64) << 8
             | u64::from(flags) << 16
             | (completion.vendor_err as u64) << 24
@@ -35,7 +62,8 @@ pub(super) fn encode(completion: &Completion) -> [u64; CQE_WORDS] {
 
 #[inline]
 pub(super) fn decode(words: [u64; CQE_WORDS]) -> Completion {
-    let [wr_id, data, qps, how] = words;
+    let [wr_id, data, timed_qps, timed_how] = words;
+    let [qps, how] = [timed_qps & !FREE[0], timed_how & !FREE[1]];
     let extra = (data >> 32) as u32;
     let flags = (how >> 16) as u8;
     Completion {
@@ -55,6 +83,7 @@ pub(super) fn decode(words: [u64; CQE_WORDS]) -> Completion {
         route: (how >> 32) as u32,
         solicited: flags & FLAG_SOLICITED != 0,
         vendor_err: vendor_err((how >> 24) as u8),
+        ticks: Spread::ticks([timed_qps, timed_how]),
     }
 }
 
@@ -113,4 +142,42 @@ const fn vendor_err(value: u8) -> VendorError {
 #[inline]
 pub(super) const fn qpn(words: [u64; CQE_WORDS]) -> Qpn {
     Qpn::from_wire(words[2] as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use trunkline_conn::time::TICK_BITS;
+
+    #[test]
+    fn a_time_has_all_bits_that_are_free_and_no_others() {
+        assert_eq!(FREE[0].count_ones() + FREE[1].count_ones(), TICK_BITS);
+        assert_eq!(Spread::of(u32::MAX).0, FREE);
+        assert_eq!(Spread::ticks(FREE), (1 << TICK_BITS) - 1);
+        let most = Completion {
+            status: Status::General,
+            opcode: WorkOpcode::ReceiveWriteImm,
+            qpn: Qpn::from_wire(u32::MAX),
+            extra: Extra::Immediate(u32::MAX),
+            src_qp: Qpn::from_wire(u32::MAX),
+            route: u32::MAX,
+            solicited: true,
+            vendor_err: VendorError::NotSharing,
+            ..Completion::BLANK
+        };
+        let [_, _, qps, how] = encode(&most, Spread::of(0));
+        assert_eq!((qps & FREE[0], how & FREE[1]), (0, 0));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_decoded_is_what_was_encoded(
+            words in any::<[u64; CQE_WORDS]>(),
+            ticks in 0..1u32 << TICK_BITS,
+        ) {
+            let completion = Completion { ticks, ..decode(words) };
+            prop_assert_eq!(decode(encode(&completion, Spread::of(ticks))), completion);
+        }
+    }
 }

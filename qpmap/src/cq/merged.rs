@@ -327,6 +327,7 @@ mod tests {
             route: 0,
             solicited,
             vendor_err: VendorError::None,
+            ticks: 0,
         }
     }
 

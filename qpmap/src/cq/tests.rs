@@ -27,6 +27,7 @@ const DONE: Completion = Completion {
     route: 0,
     solicited: false,
     vendor_err: VendorError::None,
+    ticks: 0,
 };
 
 /// Both sides of a queue.
@@ -136,6 +137,7 @@ fn completion() -> impl Strategy<Value = Completion> {
                 route: src.wrapping_mul(257),
                 solicited,
                 vendor_err,
+                ticks: 0,
             }
         },
     )

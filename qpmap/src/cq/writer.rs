@@ -1,7 +1,7 @@
 //! The worker's side of a completion queue.
 
 use super::entries::Entries;
-use super::entry::encode;
+use super::entry::{Spread, encode};
 use super::{ARMED, ARMED_SOLICITED, CompletionQueue, CqOverflow, DISARMED, HEAD, IN_ERROR, TAIL};
 use crate::error::VerbsError;
 use crate::ring::RingMemory;
@@ -76,11 +76,23 @@ impl<W: RingMemory> Writer<W> {
     /// armed it is woken up all the same.
     #[inline(always)]
     pub fn push(&mut self, completion: &Completion) -> Result<(), CqOverflow> {
+        self.push_at(completion, Spread::of(completion.ticks))
+    }
+
+    /// The same at another time than the completion says.
+    #[inline(always)]
+    pub(crate) fn push_at(
+        &mut self,
+        completion: &Completion,
+        at: Spread,
+    ) -> Result<(), CqOverflow> {
         self.mark_fresh(completion);
         if self.written.wrapping_sub(self.polled) >= self.entries.capacity() {
             self.make_room()?;
         }
-        self.entries.slots().store(self.written, encode(completion));
+        self.entries
+            .slots()
+            .store(self.written, encode(completion, at));
         self.written = self.written.wrapping_add(1);
         Ok(())
     }

@@ -28,6 +28,7 @@ pub struct Burst<'a, P: Platform> {
 impl<P: Platform> Engine<P> {
     /// Begins to take in datagrams that came at `now`.
     pub const fn burst(&mut self, now: Instant) -> Burst<'_, P> {
+        self.completions.begin(now);
         Burst {
             engine: self,
             now,

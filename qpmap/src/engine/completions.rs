@@ -1,11 +1,12 @@
 //! Owns the completion queues of an engine: which there are, who uses them, which have completions
 //! that programs do not see yet, and which are in error.
 
-use crate::cq::{CompletionQueue, Entries, Notifications, Notify, Writer};
+use crate::cq::{CompletionQueue, Entries, Notifications, Notify, Spread, Writer};
 use crate::error::VerbsError;
 use crate::ring::RingMemory;
 use crate::slab::Slab;
 use std::sync::Arc;
+use trunkline_conn::time::Instant;
 use trunkline_conn::work::{Completion, Extra, Request, Status, VendorError, WorkOpcode};
 use trunkline_wire::Qpn;
 
@@ -41,6 +42,8 @@ pub(crate) struct Completions<W> {
     serial: u32,
     /// Why requests fail at the moment, if that is known.
     why: VendorError,
+    /// When the worker's round began.
+    now: Spread,
 }
 
 struct Slot<W> {
@@ -63,7 +66,14 @@ impl<W: RingMemory> Completions<W> {
             unpublished: Vec::new(),
             serial: 0,
             why: VendorError::None,
+            now: Spread::of(0),
         }
+    }
+
+    /// What completes from now on does so at this time.
+    #[inline]
+    pub(crate) const fn begin(&mut self, now: Instant) {
+        self.now = Spread::of(now.ticks());
     }
 
     /// Requests that fail from now on say this.
@@ -205,6 +215,7 @@ impl<W: RingMemory> Completions<W> {
                 Status::RetryExceeded => self.why,
                 _ => VendorError::None,
             },
+            ticks: 0,
         }
     }
 
@@ -215,7 +226,7 @@ impl<W: RingMemory> Completions<W> {
     #[must_use = "QPs of a queue that overran are in error"]
     pub(crate) fn push(&mut self, cq: u32, completion: &Completion) -> Option<CqId> {
         let slot = self.queues.get_mut(cq)?;
-        let overran = slot.writer.push(completion).is_err();
+        let overran = slot.writer.push_at(completion, self.now).is_err();
         if !slot.is_listed {
             slot.is_listed = true;
             self.unpublished.push(cq);

@@ -412,6 +412,7 @@ impl<P: Platform> Engine<P> {
             route: self.route_number(flow),
             solicited: packet.solicited,
             vendor_err: VendorError::None,
+            ticks: 0,
         };
         let [_, cq] = self.qps[qp].queues.cqs;
         self.complete(cq, &completion);

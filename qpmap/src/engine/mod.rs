@@ -490,6 +490,7 @@ impl<P: Platform> Engine<P> {
     /// Runs timers that are due, as many as a round has time for: where there are more
     /// [`poll_timeout`](Self::poll_timeout) is still due. Early or repeated calls are harmless.
     pub fn handle_timeout(&mut self, now: Instant) {
+        self.completions.begin(now);
         for _ in 0..MOST_TIMERS {
             match self.timers.step(now) {
                 Step::Fired(key) => self.timer_fired(now, Timer::from_key(key)),

@@ -587,6 +587,7 @@ impl<P: Platform> Engine<P> {
             route: 0,
             solicited: false,
             vendor_err: VendorError::None,
+            ticks: 0,
         };
         let [_, cq] = self.qps[qp].queues.cqs;
         self.complete(cq, &completion);

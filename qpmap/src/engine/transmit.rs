@@ -54,6 +54,7 @@ impl<P: Platform> Engine<P> {
         manage: &mut impl FnMut(&mut E) -> Transmitted,
     ) -> u64 {
         let before = self.counters.sent.get();
+        self.completions.begin(now);
         self.bury();
         self.look_at_routes(now);
         self.resume_staged();

@@ -75,8 +75,9 @@ pub(crate) mod wc_flags {
     pub(crate) const WITH_INV: u32 = 1 << 3;
 }
 
-/// `IBV_WC_STANDARD_FLAGS`: what a completion of an extended CQ may be asked for here.
-pub(crate) const WC_STANDARD_FLAGS: u64 = (1 << 7) - 1;
+/// What a completion of an extended CQ may be asked for here: `IBV_WC_STANDARD_FLAGS` and
+/// `IBV_WC_EX_WITH_COMPLETION_TIMESTAMP`.
+pub(crate) const WC_EX_FLAGS: u64 = (1 << 8) - 1;
 /// `IBV_CQ_INIT_ATTR_MASK_FLAGS`
 pub(crate) const CQ_INIT_ATTR_MASK_FLAGS: u32 = 1;
 /// `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`

@@ -297,7 +297,6 @@ fn refusals(rows: &mut Vec<Row>) {
     for (program, options, words) in [
         ("ibv_rc_pingpong", "-o", "ODP"),
         ("ibv_rc_pingpong", "-O", "ODP"),
-        ("ibv_rc_pingpong", "-t", "timestamp"),
         ("ibv_rc_pingpong", "-j", "dm"),
         ("ib_send_bw", "-c XRC", "XRC"),
         ("ib_write_bw", "-c XRC", "XRC"),
