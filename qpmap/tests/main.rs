@@ -30,6 +30,7 @@ mod packs_hostile;
 mod packs_paths;
 mod packs_sizes;
 mod refusals;
+mod regions_gone;
 mod requests;
 mod rights;
 mod room;

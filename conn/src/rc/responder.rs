@@ -378,11 +378,20 @@ impl Responder {
                 Answered::Sent(payload)
             }
             Emitted::Fault(_) => {
-                let psn = match response {
-                    Response::Read { psn, sent, .. } => psn.advance(sent),
-                    Response::Ack { psn, .. } | Response::Atomic { psn, .. } => psn,
+                let (psn, repeated) = match response {
+                    Response::Read {
+                        psn,
+                        sent,
+                        repeated,
+                        ..
+                    } => (psn.advance(sent), repeated),
+                    Response::Ack { psn, .. } | Response::Atomic { psn, .. } => (psn, false),
                 };
                 self.queue.clear();
+                if repeated {
+                    self.refuse_repeated(psn);
+                    return self.transmit_nak(config, route, out, stats);
+                }
                 self.refuse(config, psn, (NakCode::RemoteAccess, Status::Flushed), host);
                 Answered::Fatal
             }

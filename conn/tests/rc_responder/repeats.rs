@@ -84,6 +84,31 @@ fn memory_that_goes_away_under_a_read_ends_it_with_a_remote_access_error() {
     assert_eq!(bench.ends(), [(1, Status::Flushed)]);
 }
 
+/// The requester may have had the data: then it does not hear this, and goes on.
+#[test]
+fn a_read_that_comes_again_when_its_region_is_gone_is_refused_and_ends_nothing() {
+    let again = read_request(1, MTU as u64, MTU);
+    for gone_before in [true, false] {
+        let mut bench = bench();
+        assert_eq!(bench.feed(read_request(0, 0, 2 * MTU)), Ok(()));
+        assert_eq!(bench.sent().len(), 2);
+        if !gone_before {
+            assert_eq!(bench.feed(again), Ok(()));
+        }
+        bench.qp.ram.regions.retain(|region| region.key != KEY);
+        if gone_before {
+            assert_eq!(bench.feed(again), Err(Dropped::AccessDenied));
+        }
+        let (psn, syndrome, _) = only_answer(&bench.sent());
+        assert_eq!((psn, syndrome), (1, nak(NakCode::RemoteAccess)));
+        assert_eq!(bench.qp.events, [QpEvent::CommunicationEstablished]);
+        assert_eq!(bench.engine.state(), State::Ready);
+        bench.receives(1, 64);
+        assert_eq!(bench.feed(send(2)), Ok(()));
+        assert_eq!(only_answer(&bench.sent()), (2, ACK, 2));
+    }
+}
+
 #[test]
 fn more_reads_and_atomics_than_agreed_are_an_invalid_request() {
     let two = Config {

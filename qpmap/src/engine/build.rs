@@ -252,11 +252,15 @@ impl<'a> PacketTemplate<'a> {
     }
 
     /// The same place in the stream, with nothing in it. In place of a request it aborts the
-    /// message; a response that cannot go on is refused by an answer.
+    /// message, in place of data of a READ it refuses that.
     fn voided(&self) -> Self {
+        let opcode = match self.opcode {
+            Opcode::SRC_READ_RESP => Opcode::SRC_READ_RESP,
+            _ => Opcode::SRC_VOID,
+        };
         Self {
-            abort: self.opcode != Opcode::SRC_READ_RESP,
-            ..Self::new(Opcode::SRC_VOID, self.id, 0, Payload::None)
+            abort: true,
+            ..Self::new(opcode, self.id, 0, Payload::None)
         }
     }
 
@@ -482,8 +486,8 @@ impl<B: RegionMemory, E: Egress + ?Sized> Out<'_, B, E> {
     /// source port that it leaves from.
     ///
     /// `stamp` gives the packet its number once there is room: until then nothing was sent. A
-    /// payload that cannot be had any more goes out as a VOID of the same number, so that the
-    /// stream has no hole; it aborts the QP it was for.
+    /// payload that cannot be had any more goes out as a word of the same number that says so, so
+    /// that the stream has no hole.
     #[inline(always)]
     pub(super) fn emit(
         &mut self,

@@ -7,7 +7,7 @@ use super::contents::contents;
 use super::control::MAX_BLOB;
 use super::packs::SMALL;
 use super::schedule::Share;
-use super::send::TxContext;
+use super::send::{Attempt, TxContext};
 use super::{Engine, Platform};
 use trunkline_conn::delivery::{Delivery, Stamp};
 use trunkline_conn::egress::Egress;
@@ -97,7 +97,8 @@ impl<P: Platform> Engine<P> {
         let item = self.tx.packs.insert(records);
         let (now, port) = (tx.now, self.links[tx.conn].delivery.next_port());
         let datagram = build::packed_datagram(bytes) as u32;
-        let emitted = self.emit_records(tx, &item, (bytes, port), |delivery| {
+        let attempt = Attempt::First;
+        let emitted = self.emit_records(tx, (&item, attempt), (bytes, port), |delivery| {
             delivery.record(now, item, datagram)
         });
         match emitted {
@@ -131,7 +132,7 @@ impl<P: Platform> Engine<P> {
     fn emit_records(
         &mut self,
         tx: &mut TxContext<'_, impl Egress + ?Sized>,
-        item: &SentPacket,
+        (item, attempt): (&SentPacket, Attempt),
         (bytes, port): (u32, u8),
         stamp: impl FnOnce(&mut Delivery<SentPacket>) -> Stamp,
     ) -> Emitted {
@@ -146,7 +147,7 @@ impl<P: Platform> Engine<P> {
         if lost.is_empty() {
             return emitted;
         }
-        lost.iter().for_each(|item| self.data_lost(item));
+        lost.iter().for_each(|item| self.data_lost(item, attempt));
         Emitted::Voided
     }
 
@@ -160,9 +161,12 @@ impl<P: Platform> Engine<P> {
         let bytes = self.bytes_of(item);
         let (now, port) = (tx.now, self.links[tx.conn].delivery.next_port());
         let emitted = match bytes {
-            Some(bytes) => self.emit_records(tx, item, (bytes, port), |delivery| {
-                delivery.retransmit(now, build::packed_datagram(bytes) as u32)
-            }),
+            Some(bytes) => {
+                let attempt = Attempt::Again;
+                self.emit_records(tx, (item, attempt), (bytes, port), |delivery| {
+                    delivery.retransmit(now, build::packed_datagram(bytes) as u32)
+                })
+            }
             None => {
                 let void = PacketTemplate::bare(Opcode::SRC_VOID, &[]);
                 let delivery = &mut self.links[tx.conn].delivery;
@@ -196,16 +200,18 @@ impl<P: Platform> Engine<P> {
         let emitted = out.emit(&template, port, || stamp);
         self.counters.sent.add(1);
         if emitted == Emitted::Voided {
-            self.data_lost(&item);
+            self.data_lost(&item, Attempt::First);
         }
         emitted
     }
 
     /// The data of a request, or of a READ that was to be answered, are gone. It may have ended
-    /// meanwhile, with another record of its packet.
-    pub(super) fn data_lost(&mut self, item: &SentPacket) {
+    /// meanwhile, with another record of its packet. Who may have had the data of a READ has been
+    /// told with the packet what it is to do if not: nothing else follows.
+    pub(super) fn data_lost(&mut self, item: &SentPacket, attempt: Attempt) {
         let request = self.requests.get(item.slot);
         match item.kind {
+            SentKind::Response if attempt == Attempt::Again => self.counters.void_sent.add(1),
             SentKind::Response if self.responses.get(item.slot, item.serial).is_some() => {
                 self.read_lost(item.flow, item.slot);
             }

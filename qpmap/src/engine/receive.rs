@@ -336,6 +336,9 @@ impl<P: Platform> Engine<P> {
             self.counters.stale.add(1);
             return Verdict::Accept;
         };
+        if message.abort() {
+            return self.handle_refusal(flow, at, packet);
+        }
         let pending = &self.requests[at];
         let begins = message.offset().max(pending.returned.bytes());
         let end = u64::from(begins) + packet.payload.len() as u64;
@@ -389,6 +392,22 @@ impl<P: Platform> Engine<P> {
         pending.responded = true;
         let msn = pending.msn;
         self.acknowledged(flow, msn.wrapping_add(1));
+        Verdict::Accept
+    }
+
+    /// In place of data of a READ: they are gone at the peer, which had executed it.
+    fn handle_refusal(&mut self, flow: u32, at: u32, packet: &Packet<'_>) -> Verdict {
+        if !packet.is_summed::<P::RegionMemory>() {
+            return Verdict::Corrupt;
+        }
+        let pending = &self.requests[at];
+        let is_read = matches!(pending.request.op, SendOp::Read(_));
+        if !is_read || packet.opcode != Opcode::SRC_READ_RESP || pending.responded {
+            self.counters.bad_answer.add(1);
+            return Verdict::Accept;
+        }
+        self.counters.nak_received.add(1);
+        self.fail_message(flow, at, Status::RemoteAccess);
         Verdict::Accept
     }
 

@@ -16,6 +16,14 @@ use trunkline_conn::time::Instant;
 use trunkline_conn::work::Status;
 use trunkline_wire::{AckPayload, NakCode, Opcode, Record};
 
+/// Whether a packet is sent for the first time.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Attempt {
+    First,
+    /// Its receiver may have had it.
+    Again,
+}
+
 /// The way that packets of a connection take out of the node.
 pub(super) struct TxContext<'a, E: ?Sized> {
     pub(super) now: Instant,
@@ -319,7 +327,7 @@ impl<P: Platform> Engine<P> {
             .sent
             .add(u64::from(emitted != Emitted::NoRoom));
         if emitted == Emitted::Voided {
-            self.data_lost(item);
+            self.data_lost(item, Attempt::Again);
         }
         emitted
     }

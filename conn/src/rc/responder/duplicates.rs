@@ -6,7 +6,7 @@ use crate::host::Host;
 use crate::rc::config::Config;
 use crate::rc::segment;
 use crate::rc::stats::{Dropped, Stats};
-use trunkline_wire::{Operation, Packet, Psn};
+use trunkline_wire::{NakCode, Operation, Packet, Psn, Syndrome};
 
 impl Responder {
     /// Answers what was executed already. `ahead` is negative.
@@ -71,11 +71,23 @@ impl Responder {
         }
         match self.push_read(config, psn, reth, Some(self.msn), host) {
             Ok(()) => Judged::of(Ok(())),
+            Err(Refusal::Nak(NakCode::RemoteAccess, _)) => {
+                self.refuse_repeated(psn);
+                Judged::of(Err(Dropped::AccessDenied))
+            }
             Err(Refusal::Nak(code, status)) => self.refuse(config, psn, (code, status), host),
             Err(Refusal::NotReady | Refusal::ReceivesInError) => {
                 Judged::of(Err(Dropped::Duplicate))
             }
         }
+    }
+
+    /// The memory of a READ that comes again is gone. Whether the requester had its data nobody
+    /// knows here: where it had not, the NAK ends the READ, else it says nothing to it. So it ends
+    /// nothing here, and what was to be said to newer requests goes first.
+    pub(super) fn refuse_repeated(&mut self, psn: Psn) {
+        let refused = (psn, Syndrome::Nak(NakCode::RemoteAccess));
+        self.nak.get_or_insert(refused);
     }
 
     /// The requester went back to `psn`, so that it asks for everything after it again: what

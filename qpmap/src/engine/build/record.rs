@@ -45,7 +45,7 @@ impl PacketTemplate<'_> {
     /// Writes the record into `out`, which has exactly [`record_bytes`](Self::record_bytes).
     ///
     /// # Errors
-    /// The payload cannot be had: then `out` holds a VOID of the same length.
+    /// The payload cannot be had: then `out` holds a record of the same length that says so.
     #[inline(always)]
     fn write_record<B: RegionMemory>(
         &self,
@@ -70,7 +70,7 @@ impl PacketTemplate<'_> {
 impl<B: RegionMemory, E: Egress + ?Sized> Out<'_, B, E> {
     /// The same as [`emit`](Self::emit) for a packet of records, `bytes` bytes of them with the
     /// padding: of those `items` that have a template. Those whose payload cannot be had any more
-    /// are `lost`, and go as VOIDs. Where there is no record, there is no packet:
+    /// are `lost`, and go as words that say so. Where there is no record, there is no packet:
     /// [`Emitted::Spent`].
     #[inline(always)]
     pub(in crate::engine) fn emit_packed<'t>(
