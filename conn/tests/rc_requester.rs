@@ -216,7 +216,9 @@ fn what_is_sent_again_asks_for_acknowledgements_sooner() {
     bench.post(0, SendOp::Send, 130 * MTU);
     bench.sent();
     assert!(bench.next_timer());
-    let again = bench.sent();
+    let mut again = bench.sent();
+    assert_eq!(bench.feed(ack(0)), Ok(()));
+    again.extend(bench.sent());
     let asking = again.iter().filter(|one| one.bth.ack_req).cloned();
     let asking: Vec<Seen> = asking.collect();
     assert_eq!(numbers(&asking), [0, 2, 6, 14, 30, 62, 126, 129]);
@@ -237,10 +239,11 @@ fn a_path_that_carries_few_packets_at_once_is_got_through() {
         for one in bench.sent().into_iter().take(AT_ONCE) {
             let _ = peer.feed(one.packet());
         }
-        for one in peer.sent() {
+        let answers = peer.sent();
+        for one in &answers {
             let _ = bench.feed(one.packet());
         }
-        assert!(bench.next_timer() || !bench.ends().is_empty());
+        assert!(!answers.is_empty() || bench.next_timer());
     }
     assert_eq!(bench.ends(), [(0, Status::Success)]);
 }

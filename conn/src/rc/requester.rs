@@ -8,6 +8,8 @@
 //!
 //! Only the head of the queue has partial progress: acknowledged packets of a SEND or WRITE,
 //! responses of a READ. Everything is repeated from there (go-back-N): `cursor` goes back to `una`.
+//! After silence that is one packet, until something comes: the peer may be slow, and what it is
+//! asked for again it does again.
 //!
 //! A READ is asked for in *pieces* of [`Config::read_piece`] packets, each a READ request of its
 //! own to the responder, which has an MSN, takes a READ resource, and is repeated from the packet
@@ -69,6 +71,8 @@ pub(super) struct Requester {
     reads: u32,
     read_psns: u32,
     unasked: u32,
+    /// Nothing has come since the ACK timer ran out.
+    probing: bool,
     /// Packets after which the next acknowledgement is asked for.
     ask_after: u32,
     /// Progress at which missing responses were last asked for again.
@@ -118,6 +122,7 @@ impl Requester {
             reads: 0,
             read_psns: 0,
             unasked: 0,
+            probing: false,
             ask_after: ACK_EVERY,
             implied: None,
             early: Early::default(),
@@ -202,7 +207,7 @@ impl Requester {
     /// before the timer of the first one runs out.
     fn next(&self, config: &Config, paced: bool) -> Option<Next> {
         let entry = self.queue.get(self.cursor)?;
-        if entry.fault.is_some() {
+        if entry.fault.is_some() || self.probing && self.is_waiting() {
             return None;
         }
         let first = self.cursor >= self.started;
@@ -417,6 +422,7 @@ impl Requester {
             _ => 0,
         };
         (self.unasked, self.ask_after) = (0, 1);
+        self.probing = false;
         self.timers.stop_ack();
     }
 
@@ -433,7 +439,10 @@ impl Requester {
         }
         stats.timeouts += 1;
         self.implied = None;
-        self.retry()
+        self.timers.double();
+        let fatal = self.retry();
+        self.probing = true;
+        fatal
     }
 
     /// Goes back, if there are retries left.

@@ -9,6 +9,9 @@ const ACK_UNIT_NS: u64 = 4096;
 /// Time that answers have which later ones have overtaken: more than paths reorder by, less than a
 /// loss should cost.
 const GAP_NS: u64 = 100_000;
+/// The ACK timer runs for up to 2 to this power times the timeout: the specification allows four
+/// times (IBTA Vol 1, 9.7.6.1.3).
+const MOST_DOUBLINGS: u8 = 2;
 /// RNR retry count that stands for "for ever".
 const FOR_EVER: u8 = 7;
 
@@ -28,6 +31,8 @@ pub(super) struct Timers {
     gap_at: Option<Instant>,
     retries: u8,
     rnr_retries: u8,
+    /// How often the ACK timer has doubled since there was progress.
+    doublings: u8,
 }
 
 impl Timers {
@@ -38,13 +43,15 @@ impl Timers {
             gap_at: None,
             retries: config.retry_cnt,
             rnr_retries: config.rnr_retry,
+            doublings: 0,
         }
     }
 
     /// A packet left: the timer runs from the oldest one.
     pub(super) fn sent(&mut self, config: &Config, now: Instant) {
         if self.ack_at.is_none() {
-            self.ack_at = ack_timeout_ns(config.timeout).map(|ns| now + ns);
+            let timeout = ack_timeout_ns(config.timeout);
+            self.ack_at = timeout.map(|ns| now + (ns << self.doublings));
         }
     }
 
@@ -52,10 +59,16 @@ impl Timers {
     pub(super) fn progress(&mut self, config: &Config, now: Instant, waiting: bool) {
         self.retries = config.retry_cnt;
         self.rnr_retries = config.rnr_retry;
+        self.doublings = 0;
         self.ack_at = None;
         if waiting {
             self.sent(config, now);
         }
+    }
+
+    /// The peer was silent for as long as the ACK timer ran: it may be slow, and gets more time.
+    pub(super) fn double(&mut self) {
+        self.doublings = MOST_DOUBLINGS.min(self.doublings + 1);
     }
 
     /// Takes one retry; `false` when there is none left.

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn silence_is_retried_as_often_as_agreed_and_then_fails_the_oldest_request() {
     let mut bench = Bench::new(Config {
-        retry_cnt: 2,
+        retry_cnt: 4,
         ..config()
     });
     bench.post(0, SendOp::Send, MTU + 1);
@@ -13,7 +13,8 @@ fn silence_is_retried_as_often_as_agreed_and_then_fails_the_oldest_request() {
     let timeout = ack_timeout_ns(10).expect("it is on");
     let mut start = bench.now;
     assert_eq!(numbers(&bench.sent()), [0, 1, 2]);
-    for _ in 0..2 {
+    for times in [1, 2, 4, 4] {
+        let timeout = times * timeout;
         assert_eq!(bench.engine.poll_timeout(), Some(start + timeout));
         bench.now = start + (timeout - 1);
         bench.engine.handle_timeout(bench.now, &mut bench.qp);
@@ -21,7 +22,7 @@ fn silence_is_retried_as_often_as_agreed_and_then_fails_the_oldest_request() {
         bench.now = start + timeout;
         bench.engine.handle_timeout(bench.now, &mut bench.qp);
         bench.engine.handle_timeout(bench.now, &mut bench.qp);
-        assert_eq!(numbers(&bench.sent()), [0, 1, 2]);
+        assert_eq!(numbers(&bench.sent()), [0], "until something comes");
         start = bench.now;
     }
     assert!(bench.ends().is_empty());
@@ -36,8 +37,31 @@ fn silence_is_retried_as_often_as_agreed_and_then_fails_the_oldest_request() {
         .engine
         .post_send(request(2, SendOp::Send, sge(PRIVATE, ADDR, 4)));
     assert_eq!(back.map_err(|request| request.wr_id), Err(2));
-    assert_eq!(bench.engine.stats().timeouts, 3);
-    assert_eq!(bench.engine.stats().retransmitted, 6);
+    assert_eq!(bench.engine.stats().timeouts, 5);
+    assert_eq!(bench.engine.stats().retransmitted, 4);
+}
+
+/// One that serves other QPs first, and does again what it is asked for again.
+#[test]
+fn a_slow_peer_is_waited_for_and_asked_again_for_no_more_than_one_message_meanwhile() {
+    let mut bench = bench();
+    for wr_id in 0..4 {
+        bench.post(wr_id, read(0), 4);
+    }
+    let timeout = ack_timeout_ns(10).expect("it is on");
+    let end = bench.now + 20 * timeout;
+    assert_eq!(numbers(&bench.sent()), [0, 1, 2, 3]);
+    while bench.now < end {
+        assert!(bench.next_timer());
+        assert_eq!(numbers(&bench.sent()), [0]);
+    }
+    assert!(bench.engine.stats().retransmitted <= 7);
+    assert_eq!(bench.feed(only(0, b"data")), Ok(()));
+    assert_eq!(numbers(&bench.sent()), [1, 2, 3], "these may be lost");
+    for number in 1..4 {
+        assert_eq!(bench.feed(only(number, b"data")), Ok(()));
+    }
+    assert_eq!(bench.ends(), [0, 1, 2, 3].map(|id| (id, Status::Success)));
 }
 
 #[test]
@@ -52,6 +76,7 @@ fn progress_gives_all_retries_back() {
         assert!(bench.next_timer());
         bench.sent();
         assert_eq!(bench.feed(ack(number)), Ok(()));
+        bench.sent();
     }
     assert_eq!(bench.engine.state(), State::Ready);
     assert!(bench.next_timer());

@@ -36,7 +36,7 @@ fn a_read_that_was_cut_short_is_asked_for_from_where_it_stopped() {
     assert_eq!(bench.feed(first), Ok(()));
     assert!(bench.next_timer());
     let sent = bench.sent();
-    assert_eq!(numbers(&sent), [1, 4]);
+    assert_eq!(numbers(&sent), [1]);
     let reth = sent[0].reth.expect("it is a READ request");
     assert_eq!(
         (reth.va, reth.length),

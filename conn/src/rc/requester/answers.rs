@@ -159,6 +159,7 @@ impl Requester {
 
     fn on_progress(&mut self, config: &Config, now: Instant) {
         self.implied = None;
+        self.probing = false;
         self.overtook = 0;
         self.timers.stop_gap();
         if !self.early.is_empty() {
