@@ -35,6 +35,7 @@ pub(super) enum Carrier {
 #[derive(Debug)]
 pub(super) struct Built {
     pub(super) trunkline: PathBuf,
+    pub(super) sim: PathBuf,
     /// The folder of the library.
     pub(super) library: PathBuf,
 }
@@ -189,7 +190,9 @@ impl<'a> Host<'a> {
 
     fn command(&self, line: &str) -> Command {
         let mut command = self.inside();
-        let Built { trunkline, library } = self.built;
+        let Built {
+            trunkline, library, ..
+        } = self.built;
         match self.carrier {
             Carrier::Service => {
                 command.arg(trunkline).args(["run", "--socket", SOCKET]);

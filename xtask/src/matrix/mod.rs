@@ -13,7 +13,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use hosts::{Built, Carrier, End, FAR, Host, NEAR};
 use outcome::{Outcome, Verdict, count};
-use rows::{Expect, Row};
+use rows::{Expect, Peer, Row};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,6 +43,9 @@ pub(crate) struct Options {
     /// Without the guest.
     #[arg(long)]
     pub(crate) no_guest: bool,
+    /// Only against the guest.
+    #[arg(long, conflicts_with = "no_guest")]
+    pub(crate) guest: bool,
     /// Write what came of it to this file, and to one beside it as JSON.
     #[arg(long, value_name = "FILE.md")]
     pub(crate) record: Option<PathBuf>,
@@ -75,14 +78,17 @@ pub(crate) fn run(options: &Options) -> Result<interop::Verdict> {
     }
     let record = options.record.as_ref().map(std::path::absolute);
     let record = record.transpose()?;
-    let built = build()?;
+    let built = build(options)?;
     let mut run = Run {
         options,
         stop,
         outcomes: Vec::new(),
         port: FIRST_PORT,
     };
-    let sharing = run.here(&built)?;
+    let sharing = match options.guest {
+        true => String::new(),
+        false => run.here(&built)?,
+    };
     let guest = script.map(|script| run.with_guest(&built, script));
     let mut told = count(&run.outcomes);
     if guest.is_none() {
@@ -90,7 +96,11 @@ pub(crate) fn run(options: &Options) -> Result<interop::Verdict> {
     }
     if let Some(file) = &record {
         let full = if options.full { " --full" } else { "" };
-        let alone = if options.no_guest { " --no-guest" } else { "" };
+        let alone = match (options.no_guest, options.guest) {
+            (true, _) => " --no-guest",
+            (_, true) => " --guest",
+            _ => "",
+        };
         let command = format!("cargo xtask verbs-matrix{full}{alone}");
         outcome::write(file, &command, &run.outcomes, &sharing)?;
     }
@@ -105,11 +115,14 @@ pub(crate) fn run(options: &Options) -> Result<interop::Verdict> {
     Ok(interop::Verdict::Passed(told))
 }
 
-fn build() -> Result<Built> {
-    let programs = cargo::build_release(&["trunkline", "trunkline-sim"], None)?;
+fn build(options: &Options) -> Result<Built> {
+    let all = ["trunkline", "trunkline-sim"];
+    let needed = if options.guest { &all[..1] } else { &all };
+    let programs = cargo::build_release(needed, None)?;
     let library = verbs::build(&verbs::Options::release())?;
     Ok(Built {
         trunkline: programs.join("trunkline"),
+        sim: programs.join("trunkline-sim"),
         library,
     })
 }
@@ -139,7 +152,7 @@ impl Run<'_> {
             };
             self.rows(setting, End::Here(&near), End::Here(&far))?;
             if carrier == Carrier::Service && self.options.only.is_empty() {
-                seen = sharing::run(&near, &far)?;
+                seen = sharing::run(built, &near, &far)?;
                 output::tell(&seen);
             }
             near.check()?;
@@ -159,20 +172,16 @@ impl Run<'_> {
 
     fn rows(&mut self, setting: &'static str, server: End<'_>, client: End<'_>) -> Result<()> {
         let with_guest = matches!(server, End::There(..)) || matches!(client, End::There(..));
-        for row in rows::rows() {
+        let peer = if with_guest { Peer::Guest } else { Peer::Ours };
+        for row in rows::rows(peer) {
             let name = row.name();
             let named = self.options.only.is_empty()
                 || self.options.only.iter().any(|part| name.contains(part));
-            let in_cut = if with_guest {
-                row.in_guest_cut
-            } else {
-                row.in_cut
-            };
-            let wanted = self.options.full || in_cut || !self.options.only.is_empty();
+            let wanted = self.options.full || row.in_cut || !self.options.only.is_empty();
             if self.stop.load(Ordering::Relaxed) {
                 break;
             }
-            if named && wanted && (row.has_peer() || !with_guest) {
+            if named && wanted {
                 let started = Instant::now();
                 let (verdict, why) = self.row(&row, server, client, with_guest)?;
                 let seconds = started.elapsed().as_secs_f64();

@@ -1,6 +1,6 @@
 //! Many programs of one host with QPs to as many of another: one pool of connections carries them.
 
-use super::hosts::{End, Host, START};
+use super::hosts::{Built, End, Host, START};
 use super::rows::{Expect, Row};
 use crate::cargo;
 use anyhow::{Context, Result, bail, ensure};
@@ -25,7 +25,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 ///
 /// # Errors
 /// A program failed, or they do not share.
-pub(super) fn run(near: &Host<'_>, far: &Host<'_>) -> Result<String> {
+pub(super) fn run(built: &Built, near: &Host<'_>, far: &Host<'_>) -> Result<String> {
     let until = Instant::now() + LIMIT;
     let [server, client] = [End::Here(near), End::Here(far)];
     let row = Row {
@@ -33,7 +33,6 @@ pub(super) fn run(near: &Host<'_>, far: &Host<'_>) -> Result<String> {
         options: format!("-q {QPS} -s 1024 -e -n 1000 --wait_destroy={STAY_S}"),
         expect: Expect::Result("#bytes"),
         in_cut: true,
-        in_guest_cut: false,
     };
     let mut pairs = Vec::new();
     for port in (FIRST_PORT..).take(usize::from(PROGRAMS)) {
@@ -63,7 +62,7 @@ pub(super) fn run(near: &Host<'_>, far: &Host<'_>) -> Result<String> {
     Ok(format!(
         "{PROGRAMS} programs of a host with {qps} QPs to {PROGRAMS} of another: {connections} \
          connections between the hosts, by `trunkline stat`. {}",
-        state(qps, connections)?
+        state(built, qps, connections)?
     ))
 }
 
@@ -91,8 +90,8 @@ fn seen(near: &Host<'_>, peer: &str) -> Result<u64> {
 }
 
 /// What a node keeps, beside what it would with RC.
-fn state(qps: u64, connections: u64) -> Result<String> {
-    let mut sim = cargo::release("trunkline-sim")?;
+fn state(built: &Built, qps: u64, connections: u64) -> Result<String> {
+    let mut sim = cargo::command(&built.sim.to_string_lossy(), &[]);
     let processes = PROGRAMS.to_string();
     sim.args(["state", "--nodes", "2", "--processes", &processes]);
     let text = cargo::output(sim)?;
