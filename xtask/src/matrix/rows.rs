@@ -252,7 +252,11 @@ fn perftest(rows: &mut Vec<Row>, program: &'static str, connection: &str, peer: 
             rows.push(Row::new(program, options.trim_end(), TABLE));
         };
         for options in common(program, connection) {
-            add(count, options);
+            // Soft-RoCE whose timer has run out sends other bytes under the numbers that it sends
+            // again, and its timer does run out here. That is refused as it should be.
+            if peer == Peer::Ours || !options.contains("-b -q") {
+                add(count, options);
+            }
         }
         if !is_atomic {
             for size in sizes(connection, is_bw) {
