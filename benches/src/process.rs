@@ -38,6 +38,12 @@ impl Process {
         self.child.kill().context("a process ended early")
     }
 
+    /// Waits until it has ended, in whatever way.
+    pub(crate) fn wait_for_end(&mut self) -> Result<()> {
+        self.child.wait()?;
+        Ok(())
+    }
+
     /// Waits until it has ended by itself.
     pub(crate) fn wait(&mut self) -> Result<()> {
         let status = self.child.wait()?;
@@ -120,7 +126,12 @@ impl Parent {
 
     /// Whether a line has come, which is taken.
     pub(crate) fn has_line(&self) -> bool {
-        self.lines.try_recv().is_ok()
+        self.take_line().is_some()
+    }
+
+    /// Takes a line that has come.
+    pub(crate) fn take_line(&self) -> Option<String> {
+        self.lines.try_recv().ok()
     }
 
     /// Waits until all is over.

@@ -1,10 +1,12 @@
 //! Neighbours of clients that are killed: calls, one after another.
 
 use super::client::{Addresses, End, Memory, Shape, check};
+use super::victims::now_ns;
 use crate::process::{Parent, SILENCE};
 use crate::rounds::percentile;
 use anyhow::{Context, Result, ensure};
-use std::time::Instant;
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
 use trunkline::{Completion, RecvWr, SendWr};
 
 /// What neighbours have.
@@ -62,24 +64,52 @@ impl Caller {
     }
 }
 
-/// Calls one after another. Whenever it is asked, it says the 99th percentile of how long those in
-/// between took, in ns.
+/// How long calls took that were under way at certain times.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub(super) struct Beside {
+    /// The 99th percentile, in ns.
+    pub(super) ns: f64,
+    /// The longest, in ns.
+    pub(super) longest_ns: f64,
+}
+
+impl Beside {
+    /// Of `calls`, which began and ended at these times, those that were under way within one of
+    /// `spans`. Both are in order, and spans do not overlap. `None`: no call was.
+    fn of(calls: &[Range<u64>], spans: &[Range<u64>]) -> Option<Self> {
+        let is_beside = |call: &&Range<u64>| {
+            let at = spans.partition_point(|span| span.end <= call.start);
+            spans.get(at).is_some_and(|span| span.start < call.end)
+        };
+        let taken = |call: &Range<u64>| (call.end - call.start) as f64;
+        let mut taken: Vec<_> = calls.iter().filter(is_beside).map(taken).collect();
+        (!taken.is_empty()).then(|| Self {
+            ns: percentile(&mut taken, 99),
+            longest_ns: percentile(&mut taken, 100),
+        })
+    }
+}
+
+/// Calls one after another. Whenever it is told spans of time, it says how long the calls beside
+/// them took, of those since it was asked last.
 ///
 /// # Errors
-/// A call that failed, or another answer.
+/// A call that failed, or another answer; no call in these spans.
 pub(super) fn ping(parent: &Parent, socket: &str) -> Result<()> {
     let caller = Caller::open(parent, socket)?;
     parent.hear_line()?;
-    let mut taken = Vec::new();
+    let mut calls = Vec::new();
     for number in 0.. {
-        let begun = Instant::now();
+        let begun = now_ns()?;
         caller.send(number)?;
         let answer = caller.heard()?;
-        taken.push(begun.elapsed().as_nanos() as f64);
+        calls.push(begun..now_ns()?);
         ensure!(answer == Some(number), "{answer:?} answers call {number}");
-        if parent.has_line() {
-            parent.say(&percentile(&mut taken, 99))?;
-            taken.clear();
+        if let Some(line) = parent.take_line() {
+            let spans: Vec<Range<u64>> = serde_json::from_str(&line)?;
+            let beside = Beside::of(&calls, &spans);
+            parent.say(&beside.context("no calls in these spans")?)?;
+            calls.clear();
         }
     }
     Ok(())
@@ -94,5 +124,21 @@ pub(super) fn pong(parent: &Parent, socket: &str) -> Result<()> {
     loop {
         let number = caller.heard()?.context("nobody calls")?;
         caller.send(number)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_count_that_are_under_way_within_a_span() {
+        let calls = [0..10, 10..30, 30..35, 50..55, 60..95, 99..100];
+        let beside = |spans: &[Range<u64>]| Beside::of(&calls, spans).map(|found| found.longest_ns);
+        assert_eq!(beside(&[]), None);
+        assert_eq!(beside(&[35..50, 96..99, 200..300]), None);
+        assert_eq!(beside(&[31..32, 97..98]), Some(5.0));
+        assert_eq!(beside(&[9..10, 54..60]), Some(10.0));
+        assert_eq!(beside(&[29..31, 90..200]), Some(35.0));
     }
 }

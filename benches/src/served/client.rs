@@ -31,6 +31,10 @@ enum Role {
     Target(Shape),
     /// Sends until it is killed.
     Victim,
+    /// Sends to itself until it is killed, and uses no service.
+    Stranger,
+    /// Connects QPs that go at once, and ends.
+    Churn,
     /// Receives of one victim after another.
     Witness,
     /// Measures round trips.
@@ -87,6 +91,8 @@ pub fn part(arguments: &ClientArgs) -> Result<()> {
         Role::Writer(shape) => streams::write(&parent, socket, shape),
         Role::Target(shape) => streams::be_written(&parent, socket, shape),
         Role::Victim => victims::victim(&parent, socket),
+        Role::Stranger => victims::stranger(&parent),
+        Role::Churn => victims::churn(socket),
         Role::Witness => victims::witness(&parent, socket),
         Role::Ping => calls::ping(&parent, socket),
         Role::Pong => calls::pong(&parent, socket),
@@ -118,7 +124,7 @@ pub(super) struct End {
     pub(super) mr: Mr,
     pub(super) shape: Shape,
     pd: Pd,
-    _node: Node,
+    node: Node,
 }
 
 impl End {
@@ -142,7 +148,7 @@ impl End {
             mr,
             shape,
             pd,
-            _node: node,
+            node,
         };
         for _ in 0..shape.qps {
             end.add_qp()?;
@@ -163,6 +169,16 @@ impl End {
         let qp = self.pd.create_qp(&self.cq, &self.cq, &options)?;
         self.qps.push(qp);
         Ok(())
+    }
+
+    /// Workers of the node.
+    pub(super) fn workers(&self) -> u8 {
+        self.node.workers().count()
+    }
+
+    /// Takes the events that wait: a service keeps them for who does not.
+    pub(super) fn take_events(&self) {
+        while self.node.poll_event().is_some() {}
     }
 
     /// How others reach them.

@@ -5,6 +5,7 @@ use crate::process::{Parent, SILENCE};
 use anyhow::{Result, ensure};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
+use std::net::UdpSocket;
 use std::time::Duration;
 use trunkline::{Completion, RecvWr, SendWr, Status};
 
@@ -17,6 +18,8 @@ const TRAFFIC: Shape = Shape {
 };
 /// After so many messages a victim is in the middle of its traffic.
 const FLOWING: u64 = 32;
+/// More numbers of QPs than rest at a worker.
+const RESTING: usize = 1100;
 /// Messages of a witness to its victim, without bytes, one always under way: an end that wants
 /// nothing of its peer does not hear that it is gone.
 const GREETING: u64 = u64::MAX;
@@ -70,6 +73,54 @@ pub(super) fn victim(parent: &Parent, socket: &str) -> Result<()> {
     Ok(())
 }
 
+/// As a victim with its traffic, as far as the system is concerned, but of no service: sends over
+/// loopback to itself until it is killed.
+///
+/// # Errors
+/// A socket that fails.
+pub(super) fn stranger(parent: &Parent) -> Result<()> {
+    let (from, to) = (
+        UdpSocket::bind("127.0.0.1:0")?,
+        UdpSocket::bind("127.0.0.1:0")?,
+    );
+    from.connect(to.local_addr()?)?;
+    let mut memory = vec![0; TRAFFIC.size * TRAFFIC.depth];
+    for number in 0.. {
+        for message in memory.chunks_exact_mut(TRAFFIC.size) {
+            fill(number, message);
+            from.send(message)?;
+        }
+        for message in memory.chunks_exact_mut(TRAFFIC.size) {
+            to.recv(message)?;
+        }
+        if number * TRAFFIC.depth as u64 == FLOWING {
+            parent.say(&())?;
+        }
+    }
+    Ok(())
+}
+
+/// Connects QPs that go at once, more than numbers of QPs rest at the service: those that rest
+/// keep their places in its tables (LIMITS.md), so that it has as many places from here on as
+/// however many victims may take.
+///
+/// # Errors
+/// The service refuses.
+pub(super) fn churn(socket: &str) -> Result<()> {
+    let mut end = End::open(socket, TRAFFIC)?;
+    for _ in 0..RESTING * usize::from(end.workers()) {
+        for _ in 0..2 {
+            end.add_qp()?;
+        }
+        for (qp, peer) in [(0, 1), (1, 0)] {
+            end.qps[qp].connect(end.qps[peer].address())?;
+        }
+        end.qps.clear();
+        end.take_events();
+    }
+    Ok(())
+}
+
 /// What became of a victim, seen from its peer.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Gone {
@@ -96,6 +147,7 @@ pub(super) fn witness(parent: &Parent, socket: &str) -> Result<()> {
         parent.say(&())?;
         let gone = watch(parent, &end, life)?;
         end.qps.clear();
+        end.take_events();
         parent.say(&gone)?;
     }
     Ok(())
