@@ -203,6 +203,18 @@ fn a_program_hears_that_its_service_ends() {
 }
 
 #[test]
+fn a_program_can_clean_up_after_its_service_has_ended() {
+    let (service, path) = service(Node::builder().address(address()));
+    let End { node, pd, mr, .. } = attached(&path);
+    drop(service);
+    let event = node.wait_event(PATIENCE).unwrap();
+    assert_eq!(event, Some(Event::DeviceFatal));
+    assert!(mr.deregister().is_ok(), "there is no service to ask");
+    let error = pd.register(64, Access::ALL).unwrap_err();
+    assert!(matches!(error, Error::Down(_)), "{error}");
+}
+
+#[test]
 fn a_taken_place_and_a_node_that_is_no_good_are_refused() {
     let (service, path) = service(Node::builder().address(address()));
     let other = Node::builder().address(address()).build().unwrap();

@@ -348,7 +348,8 @@ impl Mr {
         Ok(self.memory.region.atomic(offset, op))
     }
 
-    /// Deregisters it (`ibv_dereg_mr(3)`), unless windows are bound to it.
+    /// Deregisters it (`ibv_dereg_mr(3)`), unless windows are bound to it. Where the service that
+    /// carried the node is gone, the region is gone with it.
     ///
     /// # Errors
     /// [`VerbsError::Busy`] with the number of windows, and the region, which is as it was.
@@ -359,7 +360,8 @@ impl Mr {
     pub fn deregister(mut self) -> Result<(), (Self, Error)> {
         if let (Some(client), Some(mr)) = (self.pd.0.node.client(), self.served) {
             return match client.deregister(mr, false) {
-                Ok(()) => {
+                // A service that is gone touches nothing any more.
+                Ok(()) | Err(Error::Down(Down::Service { .. })) => {
                     self.is_over = true;
                     Ok(())
                 }
