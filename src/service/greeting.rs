@@ -44,11 +44,18 @@ pub(super) fn admit(
         own += u32::from(user == uid);
     }
     if all >= limits.clients {
-        let text = format!("{all} programs are attached, which is the most");
+        let text = format!(
+            "{all} programs have places here, which is the most (--programs of trunkline serve): \
+             those of all users, those that hold the service, and those that have not ended yet"
+        );
         return Err((Reason::TooManyClients, text));
     }
     if own >= limits.clients_per_user {
-        let text = format!("{own} programs of user {uid} are attached, which is the most");
+        let text = format!(
+            "{own} programs of user {uid} have places here, which is the most \
+             (--programs-per-user of trunkline serve): those that hold the service, and those that \
+             have not ended yet, too"
+        );
         return Err((Reason::TooManyClients, text));
     }
     Ok(())

@@ -269,7 +269,8 @@ fn a_file_and_the_manager_of_services_are_heeded() {
     let _program = Node::attach(&socket).unwrap();
     let refused = Node::attach(&socket).unwrap_err().to_string();
     assert!(
-        refused.contains("1 programs are attached, which is the most"),
+        refused.contains("1 programs have places here, which is the most")
+            && refused.contains("--programs "),
         "{refused}"
     );
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
