@@ -89,6 +89,20 @@ impl<T> Chains<T> {
         }
     }
 
+    /// Puts the first value of one list at the end of another. It keeps its link.
+    pub(crate) fn shift(&mut self, from: &mut Chain, to: &mut Chain) {
+        let Some(&Link { prev, next, .. }) = self.links.get(from.0) else {
+            return;
+        };
+        let link = from.0;
+        from.0 = if next == link { NONE } else { next };
+        self.links[prev].next = next;
+        self.links[next].prev = prev;
+        let moved = &mut self.links[link];
+        (moved.prev, moved.next) = (link, link);
+        self.append(to, &mut Chain(link));
+    }
+
     /// Takes a value out of the list it is in.
     ///
     /// # Panics
@@ -200,6 +214,7 @@ mod tests {
         Pop(usize),
         Remove(usize, usize),
         Append(usize, usize),
+        Shift(usize, usize),
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -210,6 +225,7 @@ mod tests {
             1 => (0..3usize).prop_map(Step::Pop),
             2 => (0..3usize, any::<usize>()).prop_map(|(list, at)| Step::Remove(list, at)),
             1 => (0..3usize, 1..3usize).prop_map(|(list, on)| Step::Append(list, (list + on) % 3)),
+            1 => (0..3usize, 1..3usize).prop_map(|(list, on)| Step::Shift(list, (list + on) % 3)),
         ]
     }
 
@@ -251,6 +267,13 @@ mod tests {
                         chains.append(&mut lists[at], &mut taken);
                         let values = std::mem::take(&mut model[from]);
                         model[at].extend(values);
+                    }
+                    Step::Shift(from, to) => {
+                        let mut left = std::mem::replace(&mut lists[from], Chain::EMPTY);
+                        chains.shift(&mut left, &mut lists[to]);
+                        lists[from] = left;
+                        let first = model[from].pop_front();
+                        model[to].extend(first);
                     }
                 }
                 for (list, model) in lists.iter().zip(&model) {

@@ -1,13 +1,14 @@
-//! Tenants of an engine share each connection by weight, whatever number of QPs they have.
+//! Tenants of an engine share what it sends by weight, whatever number of QPs they have, on
+//! whatever connections.
 
 use crate::common::{Node, Pair, RingMemory};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use trunkline_conn::control::CongestionControl;
-use trunkline_conn::time::{MICROSECOND, MILLISECOND};
+use trunkline_conn::time::{Instant, MICROSECOND, MILLISECOND};
 use trunkline_conn::work::{Remote, SendOp, Status};
 use trunkline_qpmap::{QpQueues, Tenant, VerbsError};
-use trunkline_wire::{Bth, Opcode, SrcExt};
+use trunkline_wire::{Bth, Opcode, Path, SrcExt};
 
 type Qp = Arc<QpQueues<RingMemory>>;
 
@@ -15,19 +16,62 @@ type Qp = Arc<QpQueues<RingMemory>>;
 const LARGE: u32 = 512 << 10;
 const POSTED: u64 = 8;
 
-/// A connection, and QPs of tenants that send over it from node 1.
+/// Connections, and QPs of tenants that send over them from node 1.
 struct Scene {
     pair: Pair,
     /// By the number that packets for its peer carry.
     tenants: BTreeMap<u32, Tenant>,
     qps: Vec<(Tenant, Qp)>,
+    /// Between the nodes; `None`: what is sent arrives at once.
+    line: Option<Line>,
+}
+
+/// A line that all data share, with a queue in front of it.
+#[derive(Default)]
+struct Line(VecDeque<(Instant, Datagram)>);
+
+type Datagram = (Path, Vec<u8>);
+
+impl Line {
+    /// It is so long, and takes a packet each microsecond.
+    const DELAY_NS: u64 = 40 * MICROSECOND;
+
+    fn pass(&mut self, now: Instant, datagrams: Vec<Datagram>) -> Vec<Datagram> {
+        for datagram in datagrams {
+            let free = self
+                .0
+                .back()
+                .map_or(now, |(at, _)| (*at + MICROSECOND).max(now));
+            self.0.push_back((free, datagram));
+        }
+        let arrived = |(left, _): &(Instant, _)| *left + Self::DELAY_NS <= now;
+        let arrived = self.0.iter().take_while(|next| arrived(next)).count();
+        self.0
+            .drain(..arrived)
+            .map(|(_, datagram)| datagram)
+            .collect()
+    }
 }
 
 impl Scene {
-    /// Tenants of such weights with so many QPs each, all bound.
+    /// Tenants of such weights with so many QPs each, all bound to one connection.
     fn new(tenants: &[(u32, usize)]) -> Self {
-        let mut pair = Pair::new(1);
-        pair.control = Some(CongestionControl::None);
+        Self::over(1, tenants)
+    }
+
+    /// The same of several connections: each next QP is bound to the one with the fewest.
+    fn over(connections: usize, tenants: &[(u32, usize)]) -> Self {
+        Self::controlled(CongestionControl::None, connections, tenants)
+    }
+
+    fn controlled(
+        control: CongestionControl,
+        connections: usize,
+        tenants: &[(u32, usize)],
+    ) -> Self {
+        let mut pair = Pair::new(0);
+        pair.control = Some(control);
+        (0..connections).for_each(|_| pair.open());
         let (mut qps, mut by_peer) = (Vec::new(), BTreeMap::new());
         for (weight, count) in tenants {
             let added = pair.nodes[1].engine.add_tenant(*weight);
@@ -43,6 +87,7 @@ impl Scene {
             pair,
             tenants: by_peer,
             qps,
+            line: None,
         }
     }
 
@@ -65,9 +110,16 @@ impl Scene {
 
     /// A round of both nodes. Gives the packets of data from node 1: whose, and their bytes.
     fn round(&mut self) -> Vec<(Tenant, usize)> {
+        let room = self.pair.room.take();
         self.pair.step(0);
+        self.pair.room = room;
         let sent = self.pair.sent_by(1);
-        self.pair.deliver(0, &sent);
+        let mut arriving = sent.clone();
+        arriving.retain(|(_, datagram)| (self.pair.fate)(1, datagram) > 0);
+        if let Some(line) = &mut self.line {
+            arriving = line.pass(self.pair.now, arriving);
+        }
+        self.pair.deliver(0, &arriving);
         self.pair.now = self.pair.now + MICROSECOND;
         let data = sent.iter().filter_map(|(_, datagram)| {
             let (bth, rest) = Bth::read(datagram).expect("a BTH");
@@ -76,6 +128,143 @@ impl Scene {
             (bth.opcode == Opcode::SRC_WRITE).then(|| (*tenant.expect("a peer"), datagram.len()))
         });
         data.collect()
+    }
+}
+
+/// Bytes of each tenant.
+#[derive(Default)]
+struct Sent {
+    bytes: BTreeMap<u16, usize>,
+}
+
+impl Scene {
+    /// What tenants send until it is `total` bytes; they are called by their order.
+    fn run(&mut self, order: &[Tenant], total: usize) -> Sent {
+        let mut sent = Sent::default();
+        while sent.bytes.values().sum::<usize>() < total {
+            for (tenant, bytes) in self.round() {
+                let at = order.iter().position(|of| *of == tenant);
+                *sent.bytes.entry(at.expect("a tenant") as u16).or_default() += bytes;
+            }
+        }
+        sent
+    }
+
+    /// The tenants, in the order in which they were added.
+    fn order(&self) -> Vec<Tenant> {
+        let mut order: Vec<Tenant> = self.qps.iter().map(|(of, _)| *of).collect();
+        order.dedup();
+        order
+    }
+}
+
+impl Sent {
+    /// Each has what its weight says of all, within a tenth of it.
+    fn check(&self, weights: &[u32], what: &str) {
+        let (all, sum) = (
+            self.bytes.values().sum::<usize>(),
+            weights.iter().sum::<u32>(),
+        );
+        for (at, weight) in weights.iter().enumerate() {
+            let bytes = self.bytes.get(&(at as u16)).copied().unwrap_or(0);
+            let due = all * *weight as usize / sum as usize;
+            assert!(
+                bytes.abs_diff(due) <= due / 10,
+                "{bytes} of {due}, {weights:?} {what}"
+            );
+        }
+    }
+}
+
+#[test]
+fn tenants_share_what_a_node_sends_however_their_qps_are_spread() {
+    for connections in 1..=8 {
+        for room in [None, Some(3), Some(50)] {
+            let mut scene = Scene::over(connections, &[(1, 1), (1, 200)]);
+            let order = scene.order();
+            order.iter().for_each(|tenant| scene.load(*tenant));
+            scene.pair.room = room;
+            let sent = scene.run(&order, 5 << 20);
+            sent.check(&[1, 1], &format!("over {connections}, {room:?}"));
+        }
+    }
+}
+
+#[test]
+fn tenants_of_other_weights_share_so_too() {
+    let weights = [2, 1, 1];
+    let mut scene = Scene::over(4, &[(2, 1), (1, 3), (1, 200)]);
+    let order = scene.order();
+    order.iter().for_each(|tenant| scene.load(*tenant));
+    let sent = scene.run(&order, 7 << 20);
+    sent.check(&weights, "over 4");
+}
+
+#[test]
+fn a_tenant_that_cannot_send_holds_nobody_back_and_has_no_claim_later() {
+    let mut scene = Scene::over(4, &[(1, 1), (1, 1), (1, 200)]);
+    let order = scene.order();
+    // All that leaves on the connection of the first one is lost for now.
+    let (stuck, others) = scene.qps[0].clone();
+    assert_eq!(stuck, order[0]);
+    scene.post(&others, 0, 64);
+    let first = scene.pair.sent_by(1);
+    let [(_, datagram)] = &first[..] else {
+        panic!("one packet, and not {}", first.len());
+    };
+    let number = Bth::read(datagram).expect("a BTH").0.dest_qp;
+    scene.pair.fate = Box::new(move |_, datagram| {
+        let lost = Bth::read(datagram).is_ok_and(|(bth, _)| bth.dest_qp == number);
+        usize::from(!lost)
+    });
+    const ROOM: usize = 40;
+    scene.pair.room = Some(ROOM);
+    order.iter().for_each(|tenant| scene.load(*tenant));
+    // Until the window of the dead connection is full.
+    drop(scene.run(&order, 3 << 20));
+    let (mut rounds, mut packets, mut sent) = (0, 0, Sent::default());
+    while rounds < 60 {
+        rounds += 1;
+        for (tenant, bytes) in scene.round() {
+            packets += 1;
+            let at = order.iter().position(|of| *of == tenant).expect("a tenant");
+            if at > 0 {
+                *sent.bytes.entry(at as u16 - 1).or_default() += bytes;
+            }
+        }
+    }
+    sent.check(&[1, 1], "beside a dead connection");
+    assert!(packets * 10 >= rounds * ROOM * 9, "{packets} in {rounds}");
+    // All is well again.
+    scene.pair.fate = Box::new(|_, _| 1);
+    let total = 3 << 19;
+    let sent = scene.run(&order, total);
+    let [first, second] = [0, 1].map(|at| sent.bytes.get(&at).copied().unwrap_or(0));
+    assert!(
+        second >= total / 4,
+        "{second} of {total}, {first} of the first one"
+    );
+}
+
+#[test]
+fn tenants_share_a_path_that_connections_share_by_their_windows() {
+    for connections in [1, 2, 4, 8] {
+        let control = CongestionControl::Delay;
+        let mut scene = Scene::controlled(control, connections, &[(1, 1), (1, 200)]);
+        let order = scene.order();
+        scene.line = Some(Line::default());
+        order.iter().for_each(|tenant| scene.load(*tenant));
+        drop(scene.run(&order, 2 << 20));
+        let begun = scene.pair.now;
+        let sent = scene.run(&order, 4 << 20);
+        let took = scene.pair.now.since(begun);
+        sent.check(&[1, 1], &format!("over {connections}"));
+        // A packet each microsecond, of a bit more than 1 KiB.
+        let least = (4 << 20) / 1100 * MICROSECOND;
+        assert!(
+            took <= least * 10 / 8,
+            "{took} of {least}, over {connections}"
+        );
     }
 }
 

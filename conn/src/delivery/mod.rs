@@ -288,6 +288,13 @@ impl<I: Copy> Delivery<I> {
         window.is_some_and(|window| window.sender.has_lost())
     }
 
+    /// How long the path takes to give room to a sender that has filled the congestion window, in
+    /// ns. `None`: that is not known, or the window is as large as it gets, so that more room on
+    /// the path changes nothing.
+    pub fn turnaround_ns(&self) -> Option<u64> {
+        self.window.as_ref()?.sender.turnaround_ns()
+    }
+
     /// The lost packet that may be sent again next. It stays lost until
     /// [`retransmit`](Self::retransmit) says that it is on its way.
     pub fn peek_retransmit(&mut self, now: Instant) -> Option<Lost<I>> {

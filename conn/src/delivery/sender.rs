@@ -269,6 +269,13 @@ impl<I: Copy> Sender<I> {
         self.grant
     }
 
+    /// How long the path takes to give room to a sender that has filled the window, in ns. `None`:
+    /// that is not known, or the window is as large as it gets.
+    pub(super) fn turnaround_ns(&self) -> Option<u64> {
+        let grows = self.cwnd < (self.limits.window * self.limits.packet).min(MAX_WINDOW_BYTES);
+        (grows && self.rtt.smoothed > 0).then_some(self.rtt.smoothed)
+    }
+
     /// Numbers that the window has left.
     const fn numbers(&self) -> u64 {
         self.limits.window - (self.next - self.una)

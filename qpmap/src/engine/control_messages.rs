@@ -132,7 +132,7 @@ impl<P: Platform> Engine<P> {
             Turn::Yield => Owed::Sent,
             Turn::Full => Owed::Full,
             // An acknowledgement wakes what is blocked.
-            Turn::Idle | Turn::Blocked => Owed::Nothing,
+            Turn::Idle | Turn::Blocked | Turn::Paused(_) => Owed::Nothing,
         }
     }
 

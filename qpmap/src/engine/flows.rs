@@ -10,13 +10,13 @@ mod lists;
 pub(crate) use clocks::Seen;
 pub(crate) use dormant::Dormant;
 pub(crate) use homes::{Group, HOME_BYTES, Homes};
-pub(crate) use lanes::{LaneOf, Next, Turns};
+pub(crate) use lanes::{LaneOf, Next, TurnOf, Turns};
 pub(crate) use lists::{ControlDue, List};
 
 use super::ConnId;
 use super::qp::Flow;
 use super::routes::{Member, RouteTable};
-use super::tenants::Tenants;
+use super::tenants::{Pause, Tenant, Tenants};
 use crate::chain::Chains;
 use crate::hash::{IndexMap, Keyed};
 use crate::slab::{NONE, Slab};
@@ -160,15 +160,24 @@ impl Flows {
     }
 
     /// The flow whose turn it is now, on a connection that may send `all` bytes in its own. Gives
-    /// how many of these it may use up, where it is the only one of its tenant; in a turn of its
-    /// own a tenant has `quantum` times its weight.
+    /// how many of these it may use up, where it is the only one of its tenant; in a turn of
+    /// its own a tenant has `quantum` times its weight.
+    ///
+    /// # Errors
+    /// Why no tenant with something to send has a turn; `None`: there is none.
     #[inline]
     pub(crate) fn begin_turn(
         &mut self,
         turns: &mut Turns,
-        (quantum, all): (i32, i32),
-    ) -> Option<(u32, Option<i32>)> {
-        self.lanes.begin_turn(turns, &self.links, (quantum, all))
+        of: TurnOf,
+        bytes: (i32, i32),
+    ) -> Result<(u32, Option<i32>), Option<Pause>> {
+        self.lanes.begin_turn(turns, &self.links, of, bytes)
+    }
+
+    /// The tenant whose turn is next.
+    pub(crate) fn first_tenant(&self, turns: &Turns) -> Option<Tenant> {
+        self.lanes.first_tenant(turns)
     }
 
     /// A flow that has no turns has something to send.

@@ -8,6 +8,7 @@
 //! the rest of its share.
 
 use super::Ready;
+use super::tenants::Pause;
 use crate::chain::{Chain, Chains};
 use crate::hash::IndexMap;
 use crate::slab::{NONE, reach};
@@ -83,6 +84,8 @@ pub(crate) enum Served {
     Done,
     /// More, in the next round.
     Again,
+    /// More, but its tenants have no turn now.
+    Paused(Pause),
     /// More, but the port is full.
     Full,
 }
@@ -137,6 +140,10 @@ pub(crate) struct Schedule {
     ahead: i32,
     /// Management is what went first last: the others are next.
     managed: bool,
+    /// Turns in a row after which tenants had nothing more to send that they could and may.
+    fruitless: usize,
+    /// After one of these, what they had was more than they may.
+    spent: bool,
 }
 
 /// Where a connection is that may owe something.
@@ -164,6 +171,8 @@ impl Default for Schedule {
             calm: 0,
             ahead: 0,
             managed: false,
+            fruitless: 0,
+            spent: false,
         }
     }
 }
@@ -365,6 +374,7 @@ impl Schedule {
             self.ahead = self.ahead.saturating_sub(packets).max(-ARREARS);
         }
         self.refused |= served == Served::Full;
+        self.judge_period(who, served, share);
         // Its turn may have been its end.
         if self.links.first(self.ready) != Some(who) {
             return;
@@ -374,7 +384,7 @@ impl Schedule {
                 self.rest = Some(share);
                 return;
             }
-            Served::Again => self.links.rotate(&mut self.ready),
+            Served::Again | Served::Paused(_) => self.links.rotate(&mut self.ready),
             Served::Done => {
                 self.links.pop(&mut self.ready);
                 *self.ready_link(who) = NONE;
@@ -382,6 +392,29 @@ impl Schedule {
             }
         }
         self.rest = None;
+    }
+
+    /// Takes note of whether a tenant could and may send more after a turn: one that only ended as
+    /// it was long enough.
+    fn judge_period(&mut self, who: Ready, served: Served, share: Share) {
+        let goes_on = served == Served::Again && share.is_spent() && matches!(who, Ready::Conn(_));
+        match served {
+            Served::Full | Served::Paused(Pause::Held) => {}
+            _ if goes_on => self.fruitless = 0,
+            _ => self.fruitless = self.fruitless.saturating_add(1),
+        }
+        self.spent |= served == Served::Paused(Pause::Spent);
+    }
+
+    /// Whether tenants wait for others to send what they may, and no connection has more of that
+    /// that could go now. Gives how many have something to send.
+    #[inline]
+    pub(crate) fn end_period(&mut self) -> Option<usize> {
+        if !self.spent || self.fruitless < self.len {
+            return None;
+        }
+        (self.fruitless, self.spent) = (0, false);
+        Some(self.len)
     }
 }
 

@@ -7,11 +7,12 @@
 //! room, before all data.
 
 use super::build::{Emitted, SentPacket};
-use super::flows::Next;
+use super::flows::{Next, TurnOf};
 use super::own_memory::{MOST_OWN, own_op};
 use super::qp::{Flags, Wire};
 use super::schedule::{First, Owed, Served, Share};
 use super::send::TxContext;
+use super::tenants::Pause;
 use super::{Engine, Platform, Ready};
 use crate::order::before;
 use crate::slab::NONE;
@@ -30,6 +31,8 @@ pub(crate) enum Turn {
     Idle,
     /// Its share is used up.
     Yield,
+    /// Its tenants have no turn now.
+    Paused(Pause),
     /// The connection may not send now.
     Blocked,
     /// The port is full.
@@ -78,6 +81,9 @@ impl<P: Platform> Engine<P> {
             };
             let sent = self.counters.sent.get() - sent;
             self.tx.schedule_mut().end(ready, served, share, sent);
+            if let Some(ready) = self.tx.schedule_mut().end_period() {
+                self.flows.tenants().begin_period(ready);
+            }
         }
         if !self.tx.schedule().is_full() {
             self.tx.schedule_mut().settle();
@@ -189,6 +195,7 @@ impl<P: Platform> Engine<P> {
         };
         if self.counters.sent.get() != before {
             self.links[conn].delivery.ack_piggybacked();
+            self.note_waiting(now, conn, &share);
         }
         // In a tight round acknowledgements go before all data.
         let ack = turn == Turn::Full || self.tx.schedule().is_tight() || self.send_ack(&mut tx);
@@ -197,12 +204,28 @@ impl<P: Platform> Engine<P> {
             Turn::Full => Served::Full,
             _ if !ack => Served::Full,
             Turn::Yield => Served::Again,
+            Turn::Paused(pause) => Served::Paused(pause),
             // An acknowledgement or a timer wakes what is blocked.
             Turn::Idle | Turn::Blocked => Served::Done,
         };
         let waits = served == Served::Full || self.tx.schedule().is_owing(conn);
         self.arm_conn(now, conn, waits);
         (served, share)
+    }
+
+    /// Tells who waits for the window of a connection, which has sent something in its turn.
+    #[inline]
+    fn note_waiting(&mut self, now: Instant, conn: u32, share: &Share) {
+        if !self.flows.tenants().are_several() || share.is_spent() {
+            return;
+        }
+        let home = &self.links[conn];
+        if let Some(tenant) = self.flows.first_tenant(&home.runnable)
+            && let Some(turnaround_ns) = home.delivery.turnaround_ns()
+        {
+            let from = (conn, home.peer(), now);
+            self.flows.tenants().wait(tenant, from, turnaround_ns);
+        }
     }
 
     /// Packets of full size that a connection may send now.
@@ -309,15 +332,18 @@ impl<P: Platform> Engine<P> {
             let home = &mut self.links[conn];
             let quantum = QUANTUM.max(home.payload() as i32);
             let before = left.bytes();
-            let first = self.flows.begin_turn(&mut home.runnable, (quantum, before));
-            let Some((flow, alone)) = first else {
-                break Turn::Idle;
+            let (peer, now) = (home.peer(), tx.now);
+            let (of, turns) = (TurnOf { conn, peer, now }, &mut home.runnable);
+            let (flow, alone) = match self.flows.begin_turn(turns, of, (quantum, before)) {
+                Ok(first) => first,
+                Err(None) => break Turn::Idle,
+                Err(Some(pause)) => break Turn::Paused(pause),
             };
             self.grant(flow, quantum, alone);
             let turn = self.serve_flow(tx, flow, &mut left);
             self.end_turn(conn, flow, (turn, before - left.bytes()));
             match turn {
-                Turn::Idle | Turn::Yield => {}
+                Turn::Idle | Turn::Yield | Turn::Paused(_) => {}
                 Turn::Blocked if room == 0 => break Turn::Blocked,
                 // Its share of this round is used up; what the connection may still send, it may in
                 // the next one.
@@ -495,7 +521,7 @@ impl<P: Platform> Engine<P> {
     fn end_turn(&mut self, conn: u32, flow: u32, (turn, bytes): (Turn, i32)) {
         let is_first = || self.first_runnable(conn) == Some(flow);
         let next = match turn {
-            Turn::Blocked | Turn::Full => Next::Stay,
+            Turn::Blocked | Turn::Paused(_) | Turn::Full => Next::Stay,
             Turn::Yield if is_first() && self.has_to_send(flow) => Next::Behind,
             Turn::Yield | Turn::Idle => Next::Leave,
         };

@@ -62,9 +62,13 @@ impl Bench {
     }
 
     fn begin(&mut self, conn: usize) -> Option<(u32, Option<i32>)> {
-        let bytes = (QUANTUM, i32::MAX);
-        self.lanes
-            .begin_turn(&mut self.turns[conn], &self.links, bytes)
+        let (bytes, turns) = ((QUANTUM, i32::MAX), &mut self.turns[conn]);
+        let of = TurnOf {
+            conn: conn as u32,
+            peer: 0,
+            now: Instant::ZERO,
+        };
+        self.lanes.begin_turn(turns, &self.links, of, bytes).ok()
     }
 
     fn end(&mut self, conn: usize, flow: u32, what: (Next, i32)) {
@@ -76,53 +80,126 @@ impl Bench {
 
     /// Nothing of any lane is left.
     fn is_clean(&self) -> bool {
-        let lists = self.lanes.lanes.len() + self.lanes.found.len() + self.links.len();
+        let lanes = &self.lanes;
+        let lists = lanes.lanes.len() + lanes.found.len() + lanes.apart.len() + self.links.len();
         lists == 0 && self.turns.iter().all(Turns::is_empty)
     }
 }
 
-/// The same, of one connection.
+/// The same, of one connection: lanes that may have turns, and those that were found to have none.
 #[derive(Default)]
 struct Model {
     lanes: VecDeque<(usize, i32, VecDeque<u32>)>,
+    spent: VecDeque<(usize, i32, VecDeque<u32>)>,
+    /// That was in an earlier period.
+    is_over: bool,
+}
+
+/// What tenants may send, in the model.
+struct Allowances {
+    weights: [u32; TENANTS],
+    allowance: i32,
+    /// What each has left in this period, once it was asked for.
+    left: [i32; TENANTS],
+    asked: [bool; TENANTS],
+    /// Lanes of each.
+    lanes: [usize; TENANTS],
+}
+
+impl Allowances {
+    fn are_several(&self) -> bool {
+        self.lanes.iter().filter(|lanes| **lanes > 0).count() > 1
+    }
+
+    fn left(&mut self, tenant: usize) -> i32 {
+        if !std::mem::replace(&mut self.asked[tenant], true) {
+            let allowed = self.allowance * self.weights[tenant] as i32;
+            self.left[tenant] = self.left[tenant].min(0) + allowed;
+        }
+        self.left[tenant]
+    }
+
+    fn begin_period(&mut self, connections: usize) {
+        self.allowance = (connections.clamp(1, 64) as i32) << 16;
+        self.asked = [false; TENANTS];
+    }
+
+    fn count(&mut self, model: &[Model; CONNS]) {
+        self.lanes = [0; TENANTS];
+        for lane in model
+            .iter()
+            .flat_map(|model| model.lanes.iter().chain(&model.spent))
+        {
+            self.lanes[lane.0] += 1;
+        }
+    }
 }
 
 impl Model {
     fn push(&mut self, tenant: usize, flow: u32) {
-        match self.lanes.iter_mut().find(|lane| lane.0 == tenant) {
+        let mut all = self.lanes.iter_mut().chain(&mut self.spent);
+        match all.find(|lane| lane.0 == tenant) {
             Some(lane) => lane.2.push_back(flow),
             None => self.lanes.push_back((tenant, 0, [flow].into())),
         }
     }
 
     fn take(&mut self, flow: u32) {
-        self.lanes
-            .iter_mut()
-            .for_each(|lane| lane.2.retain(|at| *at != flow));
-        self.lanes.retain(|lane| !lane.2.is_empty());
+        for lanes in [&mut self.lanes, &mut self.spent] {
+            lanes
+                .iter_mut()
+                .for_each(|lane| lane.2.retain(|at| *at != flow));
+            lanes.retain(|lane| !lane.2.is_empty());
+        }
+        self.settle();
     }
 
-    fn begin(&mut self, weights: &[u32]) -> Option<(u32, Option<i32>)> {
-        let single = self.lanes.len() == 1;
+    fn settle(&mut self) {
+        if self.lanes.is_empty() {
+            std::mem::swap(&mut self.lanes, &mut self.spent);
+        }
+    }
+
+    fn begin(&mut self, all: &mut Allowances) -> Option<(u32, Option<i32>)> {
+        let alone = |flows: &VecDeque<u32>, most| (flows[0], (flows.len() == 1).then_some(most));
+        if !all.are_several() {
+            return Some(alone(&self.lanes.front()?.2, i32::MAX));
+        }
+        if std::mem::take(&mut self.is_over) {
+            self.lanes.append(&mut self.spent);
+        }
         loop {
+            let single = self.lanes.len() == 1;
             let (tenant, deficit, flows) = self.lanes.front_mut()?;
-            if !single && *deficit <= 0 {
-                *deficit += QUANTUM * weights[*tenant] as i32;
+            let left = all.left(*tenant);
+            if left <= 0 && single {
+                return None;
+            } else if left <= 0 {
+                let lane = self.lanes.pop_front();
+                self.spent.extend(lane);
+                continue;
+            } else if single {
+                return Some(alone(flows, left));
             }
-            if single || *deficit > 0 {
-                let all = if single { i32::MAX } else { *deficit };
-                return Some((flows[0], (flows.len() == 1).then_some(all)));
+            if *deficit <= 0 {
+                *deficit += QUANTUM * all.weights[*tenant] as i32;
+            }
+            if *deficit > 0 {
+                return Some(alone(flows, (*deficit).min(left)));
             }
             self.lanes.rotate_left(1);
         }
     }
 
-    fn end(&mut self, flow: u32, (next, bytes): (Next, i32)) {
+    fn end(&mut self, all: &mut Allowances, flow: u32, (next, bytes): (Next, i32)) {
         if self.lanes.front().is_none_or(|lane| lane.2[0] != flow) {
             return;
         }
         let single = self.lanes.len() == 1;
-        let (_, deficit, flows) = &mut self.lanes[0];
+        let (tenant, deficit, flows) = &mut self.lanes[0];
+        if all.are_several() {
+            all.left[*tenant] -= bytes;
+        }
         match next {
             Next::Stay => {}
             Next::Behind => flows.rotate_left(1),
@@ -130,6 +207,7 @@ impl Model {
         }
         if flows.is_empty() {
             self.lanes.pop_front();
+            self.settle();
         } else if !single {
             *deficit -= bytes;
             if *deficit <= 0 {
@@ -146,6 +224,8 @@ enum Step {
     /// A flow has its turn, and moves in it to another connection if it is this one.
     Turn(usize, Next, i32, u32),
     Weight(usize, u32),
+    /// Another period begins.
+    Period(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -153,9 +233,10 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => (0..CONNS, 0..FLOWS).prop_map(|(conn, flow)| Step::Push(conn, flow)),
         1 => (0..FLOWS).prop_map(Step::Take),
-        6 => (0..CONNS, next, 0..9000, 0..FLOWS)
+        6 => (0..CONNS, next, 0..40_000, 0..FLOWS)
             .prop_map(|(conn, next, bytes, moved)| Step::Turn(conn, next, bytes, moved)),
         1 => (0..TENANTS, 1..=64u32).prop_map(|(tenant, weight)| Step::Weight(tenant, weight)),
+        1 => (0..70usize).prop_map(Step::Period),
     ]
 }
 
@@ -164,11 +245,19 @@ proptest! {
     fn no_flow_is_lost_or_doubled_and_nothing_is_left_of_who_has_none(
         steps in prop::collection::vec(step(), 0..300),
     ) {
-        let mut weights = [1, 2, 5, 64];
+        let weights = [1, 1, 2, 64];
         let mut bench = Bench::new(&weights, FLOWS);
         let mut model: [Model; CONNS] = Default::default();
+        let mut all = Allowances {
+            weights,
+            allowance: 64 << 10,
+            left: [0; TENANTS],
+            asked: [false; TENANTS],
+            lanes: [0; TENANTS],
+        };
         let mut homes: BTreeMap<u32, usize> = BTreeMap::new();
         for step in steps {
+            all.count(&model);
             match step {
                 Step::Push(conn, flow) => if let Entry::Vacant(home) = homes.entry(flow) {
                     home.insert(conn);
@@ -181,7 +270,7 @@ proptest! {
                 }
                 Step::Turn(conn, next, bytes, moved) => {
                     let first = bench.begin(conn);
-                    prop_assert_eq!(first, model[conn].begin(&weights));
+                    prop_assert_eq!(first, model[conn].begin(&mut all));
                     let Some((flow, _)) = first else { continue };
                     if flow == moved {
                         let to = (conn + 1) % CONNS;
@@ -190,19 +279,26 @@ proptest! {
                         model[conn].take(flow);
                         model[to].push(flow as usize % TENANTS, flow);
                         homes.insert(flow, to);
+                        all.count(&model);
                     } else if next == Next::Leave {
                         homes.remove(&flow);
                     }
                     bench.end(conn, flow, (next, bytes));
-                    model[conn].end(flow, (next, bytes));
+                    model[conn].end(&mut all, flow, (next, bytes));
                 }
                 Step::Weight(tenant, weight) => {
-                    weights[tenant] = weight;
+                    all.weights[tenant] = weight;
                     let tenant = bench.tenants[tenant];
                     bench.lanes.tenants.set_weight(tenant, weight).unwrap();
                 }
+                Step::Period(connections) => {
+                    all.begin_period(connections);
+                    model.iter_mut().for_each(|model| model.is_over = true);
+                    bench.lanes.tenants.begin_period(connections);
+                }
             }
-            let lanes: usize = model.iter().map(|model| model.lanes.len()).sum();
+            all.count(&model);
+            let lanes: usize = all.lanes.iter().sum();
             prop_assert_eq!(bench.lanes.lanes.len(), lanes);
             prop_assert!(bench.lanes.found.len() <= lanes);
             prop_assert_eq!(bench.links.len(), homes.len());
@@ -238,7 +334,10 @@ proptest! {
         let total: u32 = weights.iter().sum();
         let rounds = 200;
         while sent.iter().sum::<i64>() < i64::from(rounds * total) * i64::from(QUANTUM) {
-            let (flow, alone) = bench.begin(0).unwrap();
+            let Some((flow, alone)) = bench.begin(0) else {
+                bench.lanes.tenants.begin_period(1);
+                continue;
+            };
             let left = deficits.entry(flow).or_default();
             *left = alone.unwrap_or(if *left <= 0 { *left + QUANTUM } else { *left });
             let mut bytes = 0;
@@ -256,6 +355,7 @@ proptest! {
             // Where the run ends, a lane may be a turn ahead of others or behind them, and a
             // flow's turn with it.
             let turn = i64::from(QUANTUM) * i64::from(*weights.iter().max().unwrap()) + 8192;
+            let turn = turn.max(i64::from(*weight) << 17);
             prop_assert!((sent - due).abs() <= turn, "{} of {}", sent, due);
         }
     }
