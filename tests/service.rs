@@ -10,8 +10,11 @@ mod hostile;
 mod promotion;
 
 use common::{End, PATIENCE, Pair, address, pattern, service};
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use trunkline::service::{Limits, Service};
 use trunkline::status;
 use trunkline::{
@@ -301,4 +304,34 @@ fn a_cq_notifies_its_program_in_a_way_of_its_own_and_of_the_end_of_the_service()
     drop(service);
     rung.recv_timeout(PATIENCE).unwrap();
     assert!(cq.poll_one().is_err());
+}
+
+#[test]
+fn epolls_of_epolls_watch_any_number_of_cqs_until_the_service_ends_and_then_for_good() {
+    const CQS: usize = 150;
+    let (service, path) = service(Node::builder().address(address()));
+    let node = Node::attach(&path).unwrap();
+    let cqs: Vec<_> = (0..CQS).map(|_| node.create_cq(4).unwrap()).collect();
+    let [inner, outer] = [(); 2].map(|()| epoll::create(CreateFlags::CLOEXEC).unwrap());
+    for (cq, data) in cqs.iter().zip((0..).map(EventData::new_u64)) {
+        epoll::add(&inner, cq, data, EventFlags::IN).unwrap();
+    }
+    epoll::add(&outer, &inner, EventData::new_u64(0), EventFlags::IN).unwrap();
+    let found = |epoll, limit| {
+        let mut room = [const { MaybeUninit::uninit() }; CQS];
+        let limit = Timespec::try_from(limit).unwrap();
+        epoll::wait(epoll, &mut room[..], Some(&limit))
+            .unwrap()
+            .0
+            .len()
+    };
+    assert_eq!(found(&outer, Duration::ZERO), 0);
+    drop(service);
+    assert_eq!(found(&outer, PATIENCE), 1);
+    let until = Instant::now() + PATIENCE;
+    while found(&inner, Duration::ZERO) < CQS {
+        assert!(Instant::now() < until, "some are not readable");
+    }
+    assert!(cqs.iter().all(|cq| cq.take_events() == 0));
+    assert_eq!(found(&inner, Duration::ZERO), CQS);
 }

@@ -2,12 +2,13 @@
 
 use super::Client;
 use crate::error::Error;
-use crate::node::life::Life;
+use crate::node::life::{HearsEnd, Life};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use trunkline_host::control::answers::{CqCreated, CqResized, EventsWatched};
 use trunkline_host::control::attributes::RingKind;
 use trunkline_host::control::requests::{CreateCq, DestroyCq, ResizeCq, WatchEvents};
@@ -15,28 +16,52 @@ use trunkline_host::{Handle, Words};
 use trunkline_qpmap::VerbsError;
 use trunkline_qpmap::cq::{CompletionQueue, MergedQueue, Notify};
 
-/// Tokens of what [`Signals`] waits for; that of the service is 0.
+/// What [`Signals`] has beside the events of the service.
 const AGAIN: u64 = 1;
-const END: u64 = 2;
 
 /// What a program waits on for the events of a CQ: an epoll instance that the service made over a
 /// descriptor which it alone has, so that nobody else raises or takes events there.
 #[derive(Debug)]
 pub(crate) struct Signals {
     epoll: OwnedFd,
-    /// Raises an event from this side.
-    again: OwnedFd,
+    again: Arc<Again>,
+}
+
+/// Raises events of one CQ from the program's side, and is readable for good once the node does
+/// nothing any more. Each CQ has one of its own: epoll(7) lets a descriptor that many instances
+/// watch be watched by 500 of them at most where others watch these in turn.
+#[derive(Debug)]
+struct Again {
+    /// Read as a semaphore.
+    event: OwnedFd,
+    is_over: AtomicBool,
+}
+
+impl Again {
+    /// Takes an event, if one was raised; the end is none.
+    fn take(&self) -> bool {
+        !self.is_over.load(Ordering::SeqCst) && rustix::io::read(&self.event, &mut [0; 8]).is_ok()
+    }
+}
+
+impl HearsEnd for Again {
+    fn hear_end(&self) {
+        self.is_over.store(true, Ordering::SeqCst);
+        self.event.hear_end();
+    }
 }
 
 impl Signals {
     fn new(epoll: OwnedFd, life: &Life) -> Result<Self, Error> {
         let system = |e: rustix::io::Errno| Error::system("epoll of a completion queue")(e.into());
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let again = eventfd(0, flags).map_err(system)?;
-        let edges = EventFlags::IN | EventFlags::ET;
-        epoll::add(&epoll, &again, EventData::new_u64(AGAIN), edges).map_err(system)?;
-        let (end, always) = (life.end_fd()?, EventFlags::IN);
-        epoll::add(&epoll, end, EventData::new_u64(END), always).map_err(system)?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
+        let again = Arc::new(Again {
+            event: eventfd(0, flags).map_err(system)?,
+            is_over: AtomicBool::new(false),
+        });
+        let data = EventData::new_u64(AGAIN);
+        epoll::add(&epoll, &again.event, data, EventFlags::IN).map_err(system)?;
+        life.tell_end_to(&again);
         Ok(Self { epoll, again })
     }
 
@@ -46,10 +71,11 @@ impl Signals {
             tv_sec: 0,
             tv_nsec: 0,
         };
-        let mut found = [MaybeUninit::uninit(); 3];
+        let mut found = [MaybeUninit::uninit(); 2];
         let found = epoll::wait(&self.epoll, &mut found[..], Some(&now));
         let (found, _) = found.unwrap_or_default();
-        found.iter().filter(|event| event.data.u64() != END).count() as u64
+        let is_event = |event: &&epoll::Event| event.data.u64() != AGAIN || self.again.take();
+        found.iter().filter(is_event).count() as u64
     }
 }
 
@@ -62,7 +88,7 @@ impl AsFd for Signals {
 impl Notify for Signals {
     fn notify(&self) {
         // It fails only when the counter is full, and then it is readable already.
-        let _ = rustix::io::write(&self.again, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.again.event, &1u64.to_ne_bytes());
     }
 }
 
