@@ -5,21 +5,21 @@ use crate::abi;
 use crate::answer::{Errno, INVALID, code, nothing, pointer};
 use crate::context::Context;
 use crate::cq::Cq;
-use crate::event_queue::{EventQueue, wait_readable};
-use crate::object::{Object, Uses};
+use crate::cq_events::{CqEvents, Token, next};
+use crate::object::{Object, Use, Uses};
 use crate::unacked::Unacked;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use trunkline::Notify;
 
 /// A completion channel.
 #[repr(C)]
 pub(crate) struct Channel {
     abi: UnsafeCell<abi::CompChannel>,
-    pub(crate) events: Arc<EventQueue<CqEvent>>,
+    events: Arc<CqEvents<trunkline::Cq>>,
     pub(crate) uses: Uses,
-    _context: Arc<Context>,
+    context: Arc<Context>,
 }
 
 // SAFETY: the structure of the header is at its front.
@@ -27,57 +27,48 @@ unsafe impl Object for Channel {
     type Abi = abi::CompChannel;
 }
 
-/// An event of a CQ that waits for its program.
-pub(crate) struct CqEvent {
-    /// The pointer that the program has of the CQ.
-    cq: usize,
-    unacked: Arc<Unacked>,
-}
-
-/// What the node calls when a completion arrives on a CQ that is armed.
-pub(crate) struct Notifier {
-    /// `None`: the CQ was made without a channel, and its events are lost, as the page has it.
-    channel: Option<Arc<EventQueue<CqEvent>>>,
-    /// The pointer that the program has of the CQ, once it has one.
-    cq: OnceLock<usize>,
+/// A CQ's place in its channel.
+pub(crate) struct Listed {
+    events: Arc<CqEvents<trunkline::Cq>>,
+    token: Token,
     /// Completion events that the program got.
-    pub(crate) unacked: Arc<Unacked>,
+    unacked: Arc<Unacked>,
+    _channel: Use,
 }
 
-impl Notifier {
-    pub(crate) fn new(channel: Option<&Channel>) -> Self {
+impl Listed {
+    pub(crate) fn new(channel: &Channel) -> Self {
         Self {
-            channel: channel.map(|channel| Arc::clone(&channel.events)),
-            cq: OnceLock::new(),
+            events: Arc::clone(&channel.events),
+            token: channel.events.token(),
             unacked: Arc::default(),
+            _channel: channel.uses.hold(),
         }
     }
 
-    /// The program has the CQ as `cq` from now on.
-    pub(crate) fn begin(&self, cq: usize) {
-        let begun = self.cq.set(cq);
-        assert!(begun.is_ok(), "a CQ is handed out once");
+    /// The program has the CQ as `public` from now on, and gets its events.
+    ///
+    /// # Errors
+    /// The operating system has no room for it.
+    pub(crate) fn begin(&self, cq: &trunkline::Cq, public: usize) -> Result<(), Errno> {
+        self.events
+            .watch(self.token, cq.clone(), public, &self.unacked)
     }
 
     /// Drops events that the program did not get, and waits until it acknowledges those that it
     /// got.
     pub(crate) fn end(&self) {
-        if let Some(channel) = &self.channel {
-            channel.remove(|event| Arc::ptr_eq(&event.unacked, &self.unacked));
-        }
+        self.events.forget(self.token);
         self.unacked.wait_for_none();
     }
 }
 
-impl Notify for Notifier {
-    fn notify(&self) {
-        if let (Some(channel), Some(cq)) = (&self.channel, self.cq.get()) {
-            channel.push(CqEvent {
-                cq: *cq,
-                unacked: Arc::clone(&self.unacked),
-            });
-        }
-    }
+/// Hears of the completions of a CQ that was made without a channel: its events are lost, as the
+/// page has it.
+pub(crate) struct Nobody;
+
+impl Notify for Nobody {
+    fn notify(&self) {}
 }
 
 /// `ibv_create_comp_channel(3)`
@@ -86,7 +77,7 @@ unsafe extern "C" fn ibv_create_comp_channel(context: *mut abi::Context) -> *mut
     pointer(|| {
         // SAFETY: the program gives an opened device.
         let whole = unsafe { Context::of(context) }?;
-        let events = Arc::new(EventQueue::new()?);
+        let events = Arc::new(CqEvents::new()?);
         let channel = Channel {
             abi: UnsafeCell::new(abi::CompChannel {
                 context,
@@ -95,7 +86,7 @@ unsafe extern "C" fn ibv_create_comp_channel(context: *mut abi::Context) -> *mut
             }),
             events,
             uses: Uses::default(),
-            _context: whole,
+            context: whole,
         };
         Ok(channel.give())
     })
@@ -122,37 +113,51 @@ unsafe extern "C-unwind" fn ibv_get_cq_event(
 ) -> c_int {
     loop {
         let mut fd = -1;
-        let got = code(|| {
+        let begun = code(|| {
             // SAFETY: the program gives a channel.
             let channel = unsafe { Channel::of(channel) }?;
+            channel.context.open.check_own()?;
             fd = channel.events.fd();
-            let event = channel.events.pop(|event| event.unacked.add());
-            let event = event.ok_or(Errno(libc::EAGAIN))?;
-            // SAFETY: the program gives room for both.
-            unsafe { tell(&event, cq, cq_context) }
+            Ok(())
         });
-        match got {
+        if begun != 0 {
+            return -1;
+        }
+        let token = match next(fd) {
+            Ok(token) => token,
+            Err(errno) => {
+                errno.set();
+                return -1;
+            }
+        };
+        let told = code(|| {
+            // SAFETY: the program gives a channel.
+            let channel = unsafe { Channel::of(channel) }?;
+            if channel.context.open.is_left() {
+                // Threads may wait that are more than CQs: none of them is to wait for ever.
+                channel.events.insist(token);
+            }
+            let whose = channel.events.take(token).ok_or(Errno(libc::EAGAIN))?;
+            // SAFETY: the program gives room for both.
+            unsafe { tell(whose as *mut abi::Cq, cq, cq_context) }
+        });
+        match told {
             0 => return 0,
             libc::EAGAIN => {}
             _ => return -1,
         }
-        if let Err(errno) = wait_readable(fd) {
-            errno.set();
-            return -1;
-        }
     }
 }
 
-/// Tells whose event it is.
+/// Tells whose an event is.
 ///
 /// # Safety
-/// There is room for both, or NULL.
+/// `whose` is a CQ, and there is room for both, or NULL.
 unsafe fn tell(
-    event: &CqEvent,
+    whose: *mut abi::Cq,
     cq: *mut *mut abi::Cq,
     cq_context: *mut *mut c_void,
 ) -> Result<(), Errno> {
-    let whose = event.cq as *mut abi::Cq;
     // SAFETY: as the caller promises.
     *unsafe { cq.as_mut() }.ok_or(INVALID)? = whose;
     // SAFETY: the CQ is not destroyed before the event is acknowledged.
@@ -168,7 +173,9 @@ unsafe extern "C" fn ibv_ack_cq_events(cq: *mut abi::Cq, events: c_uint) {
     nothing(|| {
         // SAFETY: the program gives a CQ.
         let cq = unsafe { Cq::of(cq.cast()) }?;
-        cq.notifier.unacked.acknowledge(events.into());
+        if let Some(listed) = &cq.listed {
+            listed.unacked.acknowledge(events.into());
+        }
         Ok(())
     });
 }

@@ -2,12 +2,12 @@
 
 use crate::abi;
 use crate::answer::{Errno, INVALID, code, pointer};
-use crate::channel::{Channel, Notifier};
+use crate::channel::{Channel, Listed, Nobody};
 use crate::completion::Told;
 use crate::context::Context;
 use crate::cq_ex;
 use crate::datagrams::Datagrams;
-use crate::object::{Object, Use, Uses};
+use crate::object::{Object, Uses};
 use crate::registry::{Element, Listener, Name};
 use crate::spin::SpinLock;
 use crate::unacked::Unacked;
@@ -25,11 +25,11 @@ const BATCH: usize = 32;
 pub(crate) struct Cq {
     pub(crate) abi: UnsafeCell<abi::CqEx>,
     pub(crate) cq: trunkline::Cq,
-    pub(crate) notifier: Arc<Notifier>,
+    /// Its place in its channel, if it has one.
+    pub(crate) listed: Option<Listed>,
     /// Asynchronous events that the program got.
     pub(crate) unacked: Arc<Unacked>,
     pub(crate) uses: Uses,
-    _channel: Option<Use>,
     pub(crate) context: Arc<Context>,
     pub(crate) datagrams: Datagrams,
     /// Who reads completions one by one has it: see `cq_ex`.
@@ -94,9 +94,11 @@ pub(crate) unsafe fn create(
         // SAFETY: the program gives a channel.
         Some(unsafe { Channel::of(wanted.channel) }?)
     };
-    let notifier = Arc::new(Notifier::new(channel));
     let node = &whole.open.node;
-    let cq = node.create_cq_notifying(wanted.cqe, Arc::clone(&notifier) as _)?;
+    let cq = match channel {
+        Some(_) => node.create_cq(wanted.cqe)?,
+        None => node.create_cq_notifying(wanted.cqe, Arc::new(Nobody))?,
+    };
     let id = cq.id();
     // SAFETY: its fields are integers, pointers and functions or none, and all may be zero.
     let mut public: abi::CqEx = unsafe { zeroed() };
@@ -110,16 +112,16 @@ pub(crate) unsafe fn create(
     let made = Cq {
         abi: UnsafeCell::new(public),
         cq,
-        notifier: Arc::clone(&notifier),
+        listed: channel.map(Listed::new),
         unacked: Arc::clone(&unacked),
         uses: Uses::default(),
-        _channel: channel.map(|channel| channel.uses.hold()),
         context: Arc::clone(&whole),
         datagrams: Datagrams::default(),
         reader: SpinLock::new(Told::BLANK, wanted.single_threaded),
     };
     let made = made.give();
-    notifier.begin(made as usize);
+    // SAFETY: nobody else has it yet.
+    unsafe { begin(made) }?;
     let listener = Listener {
         events: Arc::clone(&whole.events),
         element: Element::Cq(made as usize),
@@ -127,6 +129,27 @@ pub(crate) unsafe fn create(
     };
     whole.open.registry.add(Name::Cq(id), listener);
     Ok(made)
+}
+
+/// Begins to tell the events of a CQ.
+///
+/// # Errors
+/// They cannot be told, and the CQ is gone.
+///
+/// # Safety
+/// It was given just now, and nobody else has it.
+unsafe fn begin(made: *mut abi::CqEx) -> Result<(), Errno> {
+    // SAFETY: as the caller promises.
+    let whole = unsafe { Cq::of(made) }?;
+    let Some(listed) = &whole.listed else {
+        return Ok(());
+    };
+    let begun = listed.begin(&whole.cq, made as usize);
+    if begun.is_err() {
+        // SAFETY: as the caller promises, and what was borrowed of it is not used any more.
+        drop(unsafe { Cq::take(made) });
+    }
+    begun
 }
 
 /// `cqe` of a CQ that holds so many.
@@ -179,7 +202,11 @@ unsafe extern "C" fn ibv_destroy_cq(cq: *mut abi::Cq) -> c_int {
         let whole = unsafe { Cq::of(cq.cast()) }?;
         whole.uses.check_none()?;
         whole.context.open.registry.remove(Name::Cq(whole.cq.id()));
-        whole.notifier.end();
+        if let Some(listed) = &whole.listed
+            && whole.context.open.check_own().is_ok()
+        {
+            listed.end();
+        }
         // SAFETY: no QP has it, and the program gives it back.
         drop(unsafe { Cq::take(cq.cast()) });
         Ok(())

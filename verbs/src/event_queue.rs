@@ -1,6 +1,7 @@
 //! Events that wait for a program, behind a descriptor that it may poll.
 
 use crate::answer::Errno;
+use crate::cancellation::poll;
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -75,21 +76,26 @@ impl<T> EventQueue<T> {
     }
 }
 
-/// Waits until `fd` is readable, unless the program has set it to O_NONBLOCK.
-///
-/// It calls the C library, since its poll(2) is a point of cancellation, as the read(2) of the
-/// library that this one is in place of. A thread that is cancelled leaves from within it, so
-/// nobody who calls this has anything on the stack that is to be dropped.
+/// Whether the program has set a descriptor to O_NONBLOCK.
 ///
 /// # Errors
-/// EAGAIN, or what poll(2) says: EINTR when a signal came.
-pub(crate) fn wait_readable(fd: c_int) -> Result<(), Errno> {
+/// EBADF
+pub(crate) fn is_nonblocking(fd: c_int) -> Result<bool, Errno> {
     // SAFETY: it reads flags of a descriptor, and fails if there is none.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
     if flags < 0 {
         return Err(std::io::Error::last_os_error().into());
     }
-    if flags & libc::O_NONBLOCK != 0 {
+    Ok(flags & libc::O_NONBLOCK != 0)
+}
+
+/// Waits until `fd` is readable, unless the program has set it to O_NONBLOCK. It is a point of
+/// [cancellation](crate::cancellation), as the read(2) of the library that this one is in place of.
+///
+/// # Errors
+/// EAGAIN, or what poll(2) says: EINTR when a signal came.
+pub(crate) fn wait_readable(fd: c_int) -> Result<(), Errno> {
+    if is_nonblocking(fd)? {
         return Err(Errno(libc::EAGAIN));
     }
     let mut polled = libc::pollfd {
@@ -98,7 +104,7 @@ pub(crate) fn wait_readable(fd: c_int) -> Result<(), Errno> {
         revents: 0,
     };
     // SAFETY: there is one entry, and it is this one.
-    if unsafe { libc::poll(&raw mut polled, 1, -1) } < 0 {
+    if unsafe { poll(&raw mut polled, 1, -1) } < 0 {
         return Err(std::io::Error::last_os_error().into());
     }
     Ok(())

@@ -11,7 +11,9 @@
 //! | `object` | what pointers of programs lead to |
 //! | `node`, `complaint` | the node of this program; why it cannot be had |
 //! | `device`, `context` | devices and their opening |
-//! | `event_queue`, `unacked`, `registry` | events and who is told of them |
+//! | `event_queue`, `unacked`, `registry` | asynchronous events and who is told of them |
+//! | `cq_events`, `channel` | events of CQs |
+//! | `cancellation` | where threads that wait may be cancelled |
 //! | `query`, `gid`, `pd`, `mr`, `cq`, ... | verbs by object |
 //! | `datagrams`, `completion` | completions on their way to the program |
 //! | `refused` | what is not offered |
@@ -24,11 +26,13 @@
 mod abi;
 mod ah;
 mod answer;
+mod cancellation;
 mod channel;
 mod complaint;
 mod completion;
 mod context;
 mod cq;
+mod cq_events;
 mod cq_ex;
 mod datagrams;
 mod device;

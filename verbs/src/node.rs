@@ -218,6 +218,22 @@ impl OpenNode {
         self.node.health().down == Some(Down::Forked)
     }
 
+    /// Whether it is this process's.
+    ///
+    /// # Errors
+    /// EPERM: this process is a child of the one that opened it.
+    pub(crate) fn check_own(&self) -> Result<(), Errno> {
+        match self.is_forked() {
+            true => Err(Errno(libc::EPERM)),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether the service that carried it is gone.
+    pub(crate) fn is_left(&self) -> bool {
+        matches!(self.node.health().down, Some(Down::Service { .. }))
+    }
+
     /// Ends the node when its peers have what they are owed.
     fn end(&self) {
         if self.is_forked() {

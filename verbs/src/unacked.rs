@@ -6,25 +6,32 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 /// call that destroys the object waits.
 #[derive(Default)]
 pub(crate) struct Unacked {
-    count: Mutex<u64>,
+    count: Mutex<Count>,
     none: Condvar,
 }
 
+#[derive(Default)]
+struct Count {
+    events: u64,
+    /// Somebody waits: to wake nobody is a system call, too.
+    awaited: bool,
+}
+
 impl Unacked {
-    fn count(&self) -> MutexGuard<'_, u64> {
+    fn count(&self) -> MutexGuard<'_, Count> {
         self.count.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The program got one more.
     pub(crate) fn add(&self) {
-        *self.count() += 1;
+        self.count().events += 1;
     }
 
     /// The program acknowledges so many. More than it got count as all.
     pub(crate) fn acknowledge(&self, events: u64) {
         let mut count = self.count();
-        *count = count.saturating_sub(events);
-        if *count == 0 {
+        count.events = count.events.saturating_sub(events);
+        if count.events == 0 && count.awaited {
             self.none.notify_all();
         }
     }
@@ -32,7 +39,8 @@ impl Unacked {
     /// Waits until all are acknowledged.
     pub(crate) fn wait_for_none(&self) {
         let mut count = self.count();
-        while *count > 0 {
+        while count.events > 0 {
+            count.awaited = true;
             count = self
                 .none
                 .wait(count)

@@ -2,35 +2,70 @@
 
 use crate::library::library;
 use crate::pair::{Addresses, Services};
-use std::path::Path;
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
+/// How long a program may take until it has heard of the end.
+const PATIENCE: Duration = Duration::from_secs(10);
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs");
-const SOURCES: [&str; 3] = ["laws.c", "requests.c", "events.c"];
+const SOURCES: [&str; 4] = ["laws.c", "requests.c", "events.c", "channels.c"];
 
-/// Builds and runs it.
-pub(crate) fn run() {
-    let has_header = Path::new("/usr/include/infiniband/verbs.h").exists();
-    if !has_header || Command::new("cc").arg("--version").output().is_err() {
-        eprintln!("SKIPPED: <infiniband/verbs.h> and a C compiler are needed");
-        return;
+/// The program, built in a folder of its own.
+struct Laws(PathBuf);
+
+impl Laws {
+    /// `None`: something is missing for it, as it says.
+    fn build(name: &str) -> Option<Self> {
+        let has_header = Path::new("/usr/include/infiniband/verbs.h").exists();
+        if !has_header || Command::new("cc").arg("--version").output().is_err() {
+            eprintln!("SKIPPED: <infiniband/verbs.h> and a C compiler are needed");
+            return None;
+        }
+        let folder = format!("trunkline-{name}-{}", std::process::id());
+        let laws = Self(std::env::temp_dir().join(folder));
+        std::fs::create_dir_all(&laws.0).unwrap();
+        let mut build = Command::new("cc");
+        build
+            .args(["-Wall", "-Werror", "-pthread", "-o"])
+            .arg(laws.program())
+            .args(SOURCES)
+            .current_dir(FOLDER);
+        build.arg("-L").arg(library()).arg("-libverbs");
+        let built = build.output().unwrap();
+        assert!(
+            built.status.success(),
+            "{}",
+            String::from_utf8_lossy(&built.stderr)
+        );
+        Some(laws)
     }
-    let folder = std::env::temp_dir().join(format!("trunkline-laws-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let program = folder.join("laws");
-    let mut build = Command::new("cc");
-    build
-        .args(["-Wall", "-Werror", "-pthread", "-o"])
-        .arg(&program)
-        .args(SOURCES)
-        .current_dir(FOLDER);
-    build.arg("-L").arg(library()).arg("-libverbs");
-    let built = build.output().unwrap();
-    assert!(
-        built.status.success(),
-        "{}",
-        String::from_utf8_lossy(&built.stderr)
-    );
+
+    fn program(&self) -> PathBuf {
+        self.0.join("laws")
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(self.program());
+        command.env("LD_LIBRARY_PATH", library());
+        command
+    }
+}
+
+impl Drop for Laws {
+    fn drop(&mut self) {
+        // What is left of it in a folder for such things harms nobody.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Runs all laws, with each kind of node.
+pub(crate) fn run() {
+    let Some(laws) = Laws::build("laws") else {
+        return;
+    };
     let services = Services::new();
     let address = Addresses::new().server;
     let socket = &services.sockets[0];
@@ -45,9 +80,7 @@ pub(crate) fn run() {
             ("TRUNKLINE_PROMOTE", "always"),
         ],
     ] {
-        let mut run = Command::new(&program);
-        run.env("LD_LIBRARY_PATH", library()).envs(variables);
-        let ran = run.output().unwrap();
+        let ran = laws.command().envs(variables).output().unwrap();
         let said = String::from_utf8_lossy(&ran.stderr);
         assert!(
             ran.status.success(),
@@ -55,5 +88,31 @@ pub(crate) fn run() {
             ran.status
         );
     }
-    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// Runs the law of the end of a service, whose threads wait when that comes.
+pub(crate) fn run_to_the_end() {
+    let Some(laws) = Laws::build("end") else {
+        return;
+    };
+    let services = Services::new();
+    let mut command = laws.command();
+    command
+        .arg("end")
+        .env("TRUNKLINE_SOCKET", &services.sockets[0]);
+    command.stdout(Stdio::piped()).stderr(Stdio::inherit());
+    let mut child = command.spawn().unwrap();
+    let mut line = String::new();
+    let said = child.stdout.take().unwrap();
+    BufReader::new(said).read_line(&mut line).unwrap();
+    assert_eq!(line, "waiting\n");
+    drop(services);
+    let until = Instant::now() + PATIENCE;
+    while child.try_wait().unwrap().is_none() && Instant::now() < until {
+        sleep(Duration::from_millis(5));
+    }
+    // One that has ended is not killed any more.
+    let _ = child.kill();
+    let status = child.wait().unwrap();
+    assert!(status.success(), "{status}");
 }

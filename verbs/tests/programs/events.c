@@ -17,10 +17,28 @@ static void *wait_in_vain(void *unused)
 	return unused;
 }
 
+static void *wait_in_vain_for_others(void *unused)
+{
+	struct ibv_async_event event;
+	ibv_get_async_event(context, &event);
+	return unused;
+}
+
+/* A thread that waits can be cancelled. */
+static void cancel(void *(*waits)(void *))
+{
+	pthread_t thread;
+	void *result;
+	LAW(pthread_create(&thread, NULL, waits, NULL) == 0);
+	usleep(50000);
+	LAW(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0);
+	LAW(result == PTHREAD_CANCELED);
+}
+
 void events_of_cqs(void)
 {
 	struct ibv_cq *whose;
-	void *own, *result;
+	void *own;
 	LAW(!is_readable(channel->fd, 0));
 	LAW(ibv_req_notify_cq(cq, 0) == 0);
 	send_one();
@@ -33,12 +51,13 @@ void events_of_cqs(void)
 	fcntl(channel->fd, F_SETFL, flags | O_NONBLOCK);
 	LAW(ibv_get_cq_event(channel, &whose, &own) == -1 && errno == EAGAIN);
 	fcntl(channel->fd, F_SETFL, flags);
-	/* A thread that waits can be cancelled. */
-	pthread_t thread;
-	LAW(pthread_create(&thread, NULL, wait_in_vain, NULL) == 0);
-	usleep(50000);
-	LAW(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0);
-	LAW(result == PTHREAD_CANCELED);
+	while (is_readable(context->async_fd, 0)) {
+		struct ibv_async_event event;
+		LAW(ibv_get_async_event(context, &event) == 0);
+		ibv_ack_async_event(&event);
+	}
+	cancel(wait_in_vain);
+	cancel(wait_in_vain_for_others);
 	LAW(ibv_destroy_comp_channel(channel) == EBUSY);
 	LAW(ibv_resize_cq(cq, 200) == 0 && cq->cqe >= 200);
 }

@@ -88,11 +88,11 @@ static void regions(void)
 	LAW(ibv_dealloc_pd(pd) == EBUSY);
 }
 
-static struct ibv_qp *make_qp(void)
+struct ibv_qp *make_qp(struct ibv_cq *of)
 {
 	struct ibv_qp_init_attr_ex attr = {
-		.send_cq = cq,
-		.recv_cq = cq,
+		.send_cq = of,
+		.recv_cq = of,
 		.cap = { .max_send_wr = 16, .max_recv_wr = 16, .max_send_sge = 3,
 			 .max_recv_sge = 3, .max_inline_data = 64 },
 		.qp_type = IBV_QPT_RC,
@@ -109,7 +109,7 @@ static struct ibv_qp *make_qp(void)
 	return qp;
 }
 
-static void connect_to(struct ibv_qp *qp, struct ibv_qp *peer)
+void connect_to(struct ibv_qp *qp, struct ibv_qp *peer)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
 	attr.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
@@ -142,7 +142,7 @@ static void connect_to(struct ibv_qp *qp, struct ibv_qp *peer)
 	LAW(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init) == 0);
 	LAW(attr.qp_state == IBV_QPS_RTS && attr.dest_qp_num == peer->qp_num);
 	LAW(attr.path_mtu == IBV_MTU_1024 && attr.ah_attr.grh.hop_limit == 3);
-	LAW(memcmp(&attr.ah_attr.grh.dgid, &gid, sizeof(gid)) == 0 && init.send_cq == cq);
+	LAW(memcmp(&attr.ah_attr.grh.dgid, &gid, sizeof(gid)) == 0 && init.send_cq == qp->send_cq);
 }
 
 void receive(uint64_t wr_id)
@@ -183,7 +183,7 @@ static void children(void)
 /* A QP whose peer is destroyed stays as it is, without a word, and finds out by its next request. */
 static void peers_that_leave(void)
 {
-	struct ibv_qp *stays = make_qp(), *leaves = make_qp();
+	struct ibv_qp *stays = make_qp(cq), *leaves = make_qp(cq);
 	connect_to(stays, leaves);
 	connect_to(leaves, stays);
 	struct ibv_sge sge = { (uintptr_t)memory + 2048, 64, mr->lkey };
@@ -229,17 +229,22 @@ static void close_all(void)
 	LAW(ibv_close_device(context) == 0);
 }
 
-int main(void)
+int main(int count, char **arguments)
 {
 	open_all();
 	regions();
-	left = make_qp();
-	right = make_qp();
+	left = make_qp(cq);
+	right = make_qp(cq);
 	connect_to(left, right);
 	connect_to(right, left);
+	if (count > 1 && strcmp(arguments[1], "end") == 0) {
+		end_of_the_service();
+		return 0;
+	}
 	lists_of_requests();
 	requests_put_together();
 	events_of_cqs();
+	channels();
 	windows();
 	shared_receives();
 	datagrams();

@@ -44,12 +44,20 @@ struct ibv_wc completion(void);
 /* Posts a receive to the right QP. */
 void receive(uint64_t wr_id);
 
+/* A QP whose completions are on that CQ. */
+struct ibv_qp *make_qp(struct ibv_cq *of);
+/* Connects a QP to its peer. */
+void connect_to(struct ibv_qp *qp, struct ibv_qp *peer);
+
 /* The laws. */
 void lists_of_requests(void);
 void requests_put_together(void);
 void windows(void);
 void datagrams(void);
 void events_of_cqs(void);
+void channels(void);
+/* It waits for the end of the service. */
+void end_of_the_service(void);
 void shared_receives(void);
 /* It destroys the right QP. */
 void errors(void);

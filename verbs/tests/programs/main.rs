@@ -274,6 +274,11 @@ fn programs_in_c_find_what_the_manual_pages_promise() {
 }
 
 #[test]
+fn threads_that_wait_at_a_channel_hear_of_the_end_of_the_service() {
+    c::run_to_the_end();
+}
+
+#[test]
 fn programs_of_two_services_share_their_connections() {
     let services = Services::new();
     for (program, options) in [
