@@ -112,18 +112,18 @@ unsafe extern "C-unwind" fn ibv_get_cq_event(
     cq_context: *mut *mut c_void,
 ) -> c_int {
     loop {
-        let mut fd = -1;
+        let mut events = None;
         let begun = code(|| {
             // SAFETY: the program gives a channel.
             let channel = unsafe { Channel::of(channel) }?;
             channel.context.open.check_own()?;
-            fd = channel.events.fd();
+            events = Some(&*channel.events);
             Ok(())
         });
-        if begun != 0 {
+        let (0, Some(events)) = (begun, events) else {
             return -1;
-        }
-        let token = match next(fd) {
+        };
+        let token = match next(events.fd(), &events.looks) {
             Ok(token) => token,
             Err(errno) => {
                 errno.set();

@@ -8,6 +8,7 @@
 use crate::answer::Errno;
 use crate::cancellation::epoll_wait;
 use crate::event_queue::is_nonblocking;
+use crate::look::Looks;
 use crate::unacked::Unacked;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use std::collections::HashMap;
@@ -22,6 +23,7 @@ pub(crate) struct Token(u64);
 /// The CQs of a channel. `F` is what the node raises.
 pub(crate) struct CqEvents<F> {
     epoll: OwnedFd,
+    pub(crate) looks: Looks,
     sources: Mutex<Sources<F>>,
 }
 
@@ -45,6 +47,7 @@ impl<F: AsFd> CqEvents<F> {
     pub(crate) fn new() -> Result<Self, Errno> {
         Ok(Self {
             epoll: epoll::create(CreateFlags::CLOEXEC)?,
+            looks: Looks::default(),
             sources: Mutex::new(Sources {
                 next: 0,
                 all: HashMap::new(),
@@ -129,13 +132,24 @@ impl<F: AsFd> CqEvents<F> {
 ///
 /// # Errors
 /// EAGAIN, or what epoll_wait(2) says: EINTR when a signal came.
-pub(crate) fn next(fd: c_int) -> Result<Token, Errno> {
-    let timeout_ms = if is_nonblocking(fd)? { 0 } else { -1 };
+pub(crate) fn next(fd: c_int, looks: &Looks) -> Result<Token, Errno> {
+    let token = match is_nonblocking(fd)? {
+        true => told_within(fd, 0)?,
+        false => match looks.look(|| told_within(fd, 0).transpose()) {
+            Some(told) => Some(told?),
+            None => told_within(fd, -1)?,
+        },
+    };
+    token.ok_or(Errno(libc::EAGAIN))
+}
+
+/// The CQ that is told of, now or within some time; -1: whenever that is.
+fn told_within(fd: c_int, timeout_ms: c_int) -> Result<Option<Token>, Errno> {
     let mut told = libc::epoll_event { events: 0, u64: 0 };
     // SAFETY: there is room for one event, and that is what is asked for.
     match unsafe { epoll_wait(fd, &raw mut told, 1, timeout_ms) } {
-        1 => Ok(Token(told.u64)),
-        0 => Err(Errno(libc::EAGAIN)),
+        1 => Ok(Some(Token(told.u64))),
+        0 => Ok(None),
         _ => Err(std::io::Error::last_os_error().into()),
     }
 }

@@ -12,7 +12,7 @@
 //! | `node`, `complaint` | the node of this program; why it cannot be had |
 //! | `device`, `context` | devices and their opening |
 //! | `event_queue`, `unacked`, `registry` | asynchronous events and who is told of them |
-//! | `cq_events`, `channel` | events of CQs |
+//! | `cq_events`, `look`, `channel` | events of CQs, and how they are waited for |
 //! | `cancellation` | where threads that wait may be cancelled |
 //! | `query`, `gid`, `pd`, `mr`, `cq`, ... | verbs by object |
 //! | `datagrams`, `completion` | completions on their way to the program |
@@ -38,6 +38,7 @@ mod datagrams;
 mod device;
 mod event_queue;
 mod gid;
+mod look;
 mod maps;
 mod marshal;
 mod mr;

@@ -47,7 +47,7 @@ fn is_readable(events: &Events) -> bool {
 
 /// The CQ of the next event; `None`: none waits.
 fn taken(events: &Events) -> Option<usize> {
-    match next(events.fd()) {
+    match next(events.fd(), &events.looks) {
         Ok(token) => events.take(token),
         Err(errno) => {
             assert_eq!(errno, Errno(libc::EAGAIN));
@@ -105,7 +105,7 @@ fn nothing_is_told_of_a_cq_that_was_forgotten() {
     assert_eq!(taken(&events), None);
     // One who was told is too late.
     second.raise();
-    let token = next(events.fd()).expect("it was raised");
+    let token = next(events.fd(), &events.looks).expect("it was raised");
     events.forget(second.token);
     assert_eq!(events.take(token), None);
     second.unacked.wait_for_none();
@@ -121,7 +121,7 @@ fn one_thread_of_many_that_wait_is_woken_by_an_event() {
     std::thread::scope(|threads| {
         for _ in 0..THREADS {
             threads.spawn(|| {
-                let token = next(events.fd()).expect("an event");
+                let token = next(events.fd(), &events.looks).expect("an event");
                 assert_eq!(events.take(token), Some(10));
                 woken.fetch_add(1, Ordering::SeqCst);
             });
@@ -144,7 +144,7 @@ fn who_insists_wakes_all_that_wait() {
     std::thread::scope(|threads| {
         for _ in 0..4 {
             threads.spawn(|| {
-                let token = next(events.fd()).expect("an event");
+                let token = next(events.fd(), &events.looks).expect("an event");
                 events.insist(token);
                 assert_eq!(events.take(token), Some(10));
             });
@@ -156,5 +156,5 @@ fn who_insists_wakes_all_that_wait() {
 
 #[test]
 fn what_is_no_channel_is_not_waited_for() {
-    assert_eq!(next(-1), Err(Errno(libc::EBADF)));
+    assert_eq!(next(-1, &Looks::default()), Err(Errno(libc::EBADF)));
 }
