@@ -32,6 +32,8 @@ pub(super) struct Run {
     pub(super) cpu_ns: u64,
     /// How often their threads waited.
     pub(super) waits: u64,
+    /// How often those did that programs of perftest have themselves: one each.
+    pub(super) own_waits: u64,
 }
 
 /// What one program has taken when it was last looked at.
@@ -39,6 +41,7 @@ pub(super) struct Run {
 struct Taken {
     cpu_ns: u64,
     waits: u64,
+    own_waits: u64,
 }
 
 impl Taken {
@@ -46,6 +49,8 @@ impl Taken {
     fn look(&mut self, program: &Program) {
         self.cpu_ns = usage::cpu_ns(program.id()).unwrap_or(0).max(self.cpu_ns);
         self.waits = usage::waits(program.id()).unwrap_or(0).max(self.waits);
+        let own = usage::waits_of_first_thread(program.id());
+        self.own_waits = own.unwrap_or(0).max(self.own_waits);
     }
 }
 
@@ -70,6 +75,7 @@ fn run(server: Command, client: Command, port: u16) -> Result<Run> {
         said: ended.said,
         cpu_ns: taken.iter().map(|taken| taken.cpu_ns).sum(),
         waits: taken.iter().map(|taken| taken.waits).sum(),
+        own_waits: taken.iter().map(|taken| taken.own_waits).sum(),
     })
 }
 

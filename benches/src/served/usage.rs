@@ -19,6 +19,17 @@ pub(super) fn waits(process: u32) -> Result<u64> {
     of_threads(process, "status", parse_waits)
 }
 
+/// How often the thread has that the process began with.
+///
+/// # Errors
+/// There is no such process any more.
+pub(super) fn waits_of_first_thread(process: u32) -> Result<u64> {
+    let path = format!("/proc/{process}/task/{process}/status");
+    let text =
+        std::fs::read_to_string(&path).with_context(|| format!("there is no process {process}"))?;
+    parse_waits(&text).with_context(|| format!("{path} says something else"))
+}
+
 fn of_threads(process: u32, file: &str, parse: impl Fn(&str) -> Option<u64>) -> Result<u64> {
     let threads = std::fs::read_dir(format!("/proc/{process}/task"))
         .with_context(|| format!("there is no process {process}"))?;
@@ -73,5 +84,8 @@ mod tests {
         }
         std::thread::sleep(Duration::from_millis(2));
         assert!(waits(this).expect("it lives") > slept);
+        // Tests are in other threads than that, which waits for them.
+        let first = waits_of_first_thread(this).expect("it lives");
+        assert!(first < waits(this).expect("it lives"));
     }
 }

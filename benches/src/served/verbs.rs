@@ -79,7 +79,7 @@ pub fn lat64(setting: &Setting) -> Result<Measurement> {
     let service = [Service::start(&trunkline, &[])?];
     let line = format!("ib_send_lat -s 64 -n {TRIPS}");
     let bench = format!("lat --op send --size 64 --iterations {TRIPS}");
-    let (mut woken, mut waits) = (Vec::new(), Vec::new());
+    let (mut woken, mut waits, mut beside) = (Vec::new(), Vec::new(), Vec::new());
     let medians = alternate(
         setting.rounds,
         || Ok(perftest(&trunkline, &service, &line)?.1.median_ns()),
@@ -87,7 +87,9 @@ pub fn lat64(setting: &Setting) -> Result<Measurement> {
             let (run, figures) = perftest(&trunkline, &service, &format!("{line} -e"))?;
             woken.push(figures.median_ns());
             // Each round trip is a message of each program.
-            waits.push(run.waits as f64 / (2 * TRIPS) as f64);
+            let messages = (2 * TRIPS) as f64;
+            waits.push(run.own_waits as f64 / messages);
+            beside.push((run.waits - run.own_waits) as f64 / messages);
             anyhow::Ok(embedded(&trunkline, &bench)?.1.p50_us * 1e3)
         },
     )?;
@@ -98,12 +100,17 @@ pub fn lat64(setting: &Setting) -> Result<Measurement> {
         medians,
     );
     let crowded = on_one_cpu(setting, &trunkline)?;
-    let (woken, waits) = (median(&mut woken), median(&mut waits));
+    let [woken, waits, beside] = [&mut woken, &mut waits, &mut beside].map(|values| median(values));
     Ok(measurement
         .note(slower(medians.0 - medians.1, cpus()?))
         .note(format!(
             "with -e: {woken:.0} ns, the programs waited {waits:.2} times for each message; one \
-             wake-up is wanted"
+             wake-up is wanted, and they ask for two events: its sender for one when it is sent, \
+             and its receiver"
+        ))
+        .note(format!(
+            "with -e: threads of the library waited {beside:.2} times for each message; none is \
+             wanted"
         ))
         .note(format!(
             "with -e, both programs and the service on one CPU: {crowded:.0} ns; below {STALL:.0} \
