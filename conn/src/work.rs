@@ -345,8 +345,8 @@ pub struct Completion {
     /// More about the status.
     pub vendor_err: VendorError,
     /// When it was done, as [`Instant::ticks`](crate::time::Instant::ticks) of the node's clock at
-    /// the beginning of its worker's round. Whoever makes a completion leaves it at 0: a CQ fills it
-    /// in.
+    /// the beginning of its worker's round. Whoever makes a completion leaves it at 0: a CQ fills
+    /// it in.
     pub ticks: u32,
 }
 

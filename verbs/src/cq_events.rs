@@ -8,6 +8,7 @@
 use crate::answer::Errno;
 use crate::cancellation::epoll_wait;
 use crate::event_queue::is_nonblocking;
+use crate::interruption::goes_on;
 use crate::look::Looks;
 use crate::unacked::Unacked;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -131,16 +132,27 @@ impl<F: AsFd> CqEvents<F> {
 /// O_NONBLOCK. It is a point of [cancellation](crate::cancellation).
 ///
 /// # Errors
-/// EAGAIN, or what epoll_wait(2) says: EINTR when a signal came.
+/// EAGAIN, or what epoll_wait(2) says: EINTR when a signal came behind which read(2) would not
+/// [go on](goes_on).
 pub(crate) fn next(fd: c_int, looks: &Looks) -> Result<Token, Errno> {
     let token = match is_nonblocking(fd)? {
         true => told_within(fd, 0)?,
         false => match looks.look(|| told_within(fd, 0).transpose()) {
             Some(told) => Some(told?),
-            None => told_within(fd, -1)?,
+            None => told(fd)?,
         },
     };
     token.ok_or(Errno(libc::EAGAIN))
+}
+
+/// The CQ that is told of, whenever that is.
+fn told(fd: c_int) -> Result<Option<Token>, Errno> {
+    loop {
+        match told_within(fd, -1) {
+            Err(Errno(libc::EINTR)) if goes_on() => {}
+            told => return told,
+        }
+    }
 }
 
 /// The CQ that is told of, now or within some time; -1: whenever that is.

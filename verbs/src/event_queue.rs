@@ -2,6 +2,7 @@
 
 use crate::answer::Errno;
 use crate::cancellation::poll;
+use crate::interruption::goes_on;
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -93,7 +94,8 @@ pub(crate) fn is_nonblocking(fd: c_int) -> Result<bool, Errno> {
 /// [cancellation](crate::cancellation), as the read(2) of the library that this one is in place of.
 ///
 /// # Errors
-/// EAGAIN, or what poll(2) says: EINTR when a signal came.
+/// EAGAIN, or what poll(2) says: EINTR when a signal came behind which read(2) would not
+/// [go on](goes_on).
 pub(crate) fn wait_readable(fd: c_int) -> Result<(), Errno> {
     if is_nonblocking(fd)? {
         return Err(Errno(libc::EAGAIN));
@@ -104,8 +106,11 @@ pub(crate) fn wait_readable(fd: c_int) -> Result<(), Errno> {
         revents: 0,
     };
     // SAFETY: there is one entry, and it is this one.
-    if unsafe { poll(&raw mut polled, 1, -1) } < 0 {
-        return Err(std::io::Error::last_os_error().into());
+    while unsafe { poll(&raw mut polled, 1, -1) } < 0 {
+        let errno = Errno::from(std::io::Error::last_os_error());
+        if errno != Errno(libc::EINTR) || !goes_on() {
+            return Err(errno);
+        }
     }
     Ok(())
 }

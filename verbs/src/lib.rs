@@ -38,6 +38,7 @@ mod datagrams;
 mod device;
 mod event_queue;
 mod gid;
+mod interruption;
 mod look;
 mod maps;
 mod marshal;

@@ -1,6 +1,8 @@
 /* Events: of CQs, and those that nobody asked for. */
 
 #include "laws.h"
+#include <signal.h>
+#include <sys/time.h>
 
 static void send_one(void)
 {
@@ -35,6 +37,59 @@ static void cancel(void *(*waits)(void *))
 	LAW(result == PTHREAD_CANCELED);
 }
 
+static volatile sig_atomic_t signals;
+
+static void count_signal(int signal)
+{
+	(void)signal;
+	signals++;
+}
+
+/* SIGALRM comes every 20 ms, or with 0 never, and its handler asks for restarts or does not. */
+static void alarms(int flags, int interval_ms)
+{
+	struct sigaction action = { .sa_handler = count_signal, .sa_flags = flags };
+	struct itimerval every = { { 0, interval_ms * 1000 }, { 0, interval_ms * 1000 } };
+	LAW(sigaction(SIGALRM, &action, NULL) == 0);
+	signals = 0;
+	LAW(setitimer(ITIMER_REAL, &every, NULL) == 0);
+}
+
+static void *send_later(void *unused)
+{
+	usleep(100000);
+	send_one();
+	return unused;
+}
+
+/* A wait that a signal interrupts goes on, or ends, as read(2) does. */
+static void interrupted_waits(void)
+{
+	struct ibv_async_event event;
+	struct ibv_cq *whose;
+	void *own;
+	pthread_t thread;
+	sigset_t set, before;
+	LAW(ibv_req_notify_cq(cq, 0) == 0);
+	/* The other thread gets none of the signals. */
+	sigemptyset(&set);
+	sigaddset(&set, SIGALRM);
+	LAW(pthread_sigmask(SIG_BLOCK, &set, &before) == 0);
+	LAW(pthread_create(&thread, NULL, send_later, NULL) == 0);
+	LAW(pthread_sigmask(SIG_SETMASK, &before, NULL) == 0);
+	alarms(SA_RESTART, 20);
+	LAW(ibv_get_cq_event(channel, &whose, &own) == 0 && whose == cq && signals > 1);
+	alarms(0, 0);
+	LAW(pthread_join(thread, NULL) == 0);
+	ibv_ack_cq_events(cq, 1);
+	completion();
+	alarms(0, 20);
+	LAW(ibv_get_cq_event(channel, &whose, &own) == -1 && errno == EINTR && signals > 0);
+	LAW(ibv_get_async_event(context, &event) == -1 && errno == EINTR);
+	alarms(0, 0);
+	LAW(signal(SIGALRM, SIG_DFL) != SIG_ERR);
+}
+
 void events_of_cqs(void)
 {
 	struct ibv_cq *whose;
@@ -56,6 +111,7 @@ void events_of_cqs(void)
 		LAW(ibv_get_async_event(context, &event) == 0);
 		ibv_ack_async_event(&event);
 	}
+	interrupted_waits();
 	cancel(wait_in_vain);
 	cancel(wait_in_vain_for_others);
 	LAW(ibv_destroy_comp_channel(channel) == EBUSY);

@@ -56,13 +56,13 @@ static void open_all(void)
 		.cqe = 64,
 		.channel = channel,
 		.cq_context = &cq,
-		.wc_flags = IBV_WC_STANDARD_FLAGS,
+		.wc_flags = IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP,
 	};
 	cq_ex = ibv_create_cq_ex(context, &attr);
 	LAW(cq_ex);
 	cq = ibv_cq_ex_to_cq(cq_ex);
 	LAW(cq->cqe >= 64);
-	attr.wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP;
+	attr.wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 	LAW(!ibv_create_cq_ex(context, &attr) && errno == EOPNOTSUPP);
 	memory = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	LAW(memory != MAP_FAILED);

@@ -52,6 +52,10 @@ void requests_put_together(void)
 	ibv_wr_send_imm(qp, 0x05060708);
 	ibv_wr_set_sge(qp, mr->lkey, (uintptr_t)memory + 512, 5);
 	LAW(ibv_wr_complete(qp) == 0);
+	struct ibv_device_attr_ex device;
+	LAW(ibv_query_device_ex(context, NULL, &device) == 0);
+	uint64_t mask = device.completion_timestamp_mask, before = 0;
+	LAW(mask == (1 << 29) - 1 && device.hca_core_clock == 8000);
 	int sends = 0, receives = 0;
 	while (sends < 3 || receives < 1) {
 		struct ibv_poll_cq_attr attr = { 0 };
@@ -63,6 +67,10 @@ void requests_put_together(void)
 		}
 		do {
 			LAW(cq_ex->status == IBV_WC_SUCCESS);
+			uint64_t at = ibv_wc_read_completion_ts(cq_ex);
+			/* They all came within a second, one after the other. */
+			LAW(at && at <= mask && (!before || ((at - before) & mask) < 8000000));
+			before = at;
 			if (ibv_wc_read_opcode(cq_ex) == IBV_WC_RECV) {
 				LAW(ibv_wc_read_imm_data(cq_ex) == 0x05060708);
 				LAW(ibv_wc_read_byte_len(cq_ex) == 5 && cq_ex->wr_id == 2);
