@@ -21,6 +21,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use trunkline::service::Service;
 use trunkline::{Down, Drive, Node};
+use trunkline_dataplane::process::share_one_heap;
 
 /// The variable that says whom to tell that programs can attach.
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
@@ -80,6 +81,8 @@ pub(crate) fn run(args: &ServeArgs, interrupt: &Interrupt) -> Result<()> {
         return detach::start(&settings.places[0].1);
     }
     raise_limit();
+    // Packets allocate nothing; programs that come and go do.
+    share_one_heap();
     let served = start(&settings, args.end_when_idle)?;
     tell(&settings, args.detached)?;
     let failed = wait(&served, interrupt)?;

@@ -10,9 +10,9 @@ pub const MILLISECOND: u64 = 1_000_000;
 pub const SECOND: u64 = 1_000_000_000;
 
 /// Ticks of [`Instant::ticks`] per second.
-pub const TICK_HZ: u32 = 8_000_000;
-/// Bits of [`Instant::ticks`]: they begin anew after 67 s.
-pub const TICK_BITS: u32 = 29;
+pub const TICK_HZ: u32 = 1_000_000;
+/// Bits of [`Instant::ticks`]: they begin anew after 16.8 s.
+pub const TICK_BITS: u32 = 24;
 
 /// A point in time: nanoseconds since an origin that the driver chooses. It lasts 584 years.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]

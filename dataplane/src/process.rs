@@ -18,6 +18,18 @@ pub fn page_size() -> usize {
     usize::try_from(bytes).unwrap_or(PAGE)
 }
 
+/// Has all threads of the process allocate from one heap, where the C library would give each a heap
+/// of its own (mallopt(3)): of what comes and goes in many, each keeps some. It is for a process
+/// that allocates rarely, and no other thread may be there yet.
+pub fn share_one_heap() {
+    #[cfg(target_env = "gnu")]
+    {
+        // SAFETY: it sets a number, and nobody allocates meanwhile.
+        let is_set = unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) } == 1;
+        debug_assert!(is_set, "the number is allowed");
+    }
+}
+
 /// A number that a child made by `fork(2)` reads as 0, whatever its parent stored: one load tells
 /// the two processes apart.
 ///

@@ -8,29 +8,30 @@ const FLAG_IMMEDIATE: u8 = 1;
 const FLAG_INVALIDATED: u8 = 1 << 1;
 const FLAG_SOLICITED: u8 = 1 << 2;
 
-/// Bits of the last words in which no number has anything: [`TICK_BITS`](time::TICK_BITS) of a time
-/// find room there.
-const FREE: [u64; 2] = [0xff00_0000_ff00_0000, 0x0000_0000_f8f8_00e0];
+/// Bits of a byte that are flags; those above are of the vendor error.
+const FLAG_BITS: u32 = 3;
 
-/// A time as it is spread over the [`FREE`] bits.
+/// Bytes of the last words in which nothing else is: [`TICK_BITS`](time::TICK_BITS) of a time find
+/// room there.
+#[cfg(test)]
+const FREE: [u64; 2] = [0xff00_0000_ff00_0000, 0x0000_0000_ff00_0000];
+
+/// A time as it is spread over the free bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spread([u64; 2]);
 
 impl Spread {
     pub(crate) const fn of(ticks: u32) -> Self {
-        let bits = ticks as u64;
-        let [low, high] = [bits & 0xff, bits >> 8 & 0xff];
-        let [of_status, of_flags, of_error] = [bits >> 16 & 7, bits >> 19 & 31, bits >> 24 & 31];
+        let [low, middle, high, _] = ticks.to_le_bytes();
         Self([
-            low << 24 | high << 56,
-            of_status << 5 | of_flags << 19 | of_error << 27,
+            (low as u64) << 24 | (middle as u64) << 56,
+            (high as u64) << 24,
         ])
     }
 
-    const fn ticks([qps, how]: [u64; 2]) -> u32 {
-        let [low, high] = [qps >> 24 & 0xff, qps >> 56];
-        let [of_status, of_flags, of_error] = [how >> 5 & 7, how >> 19 & 31, how >> 27 & 31];
-        (low | high << 8 | of_status << 16 | of_flags << 19 | of_error << 24) as u32
+    #[inline(always)]
+    const fn ticks(qps: u64, how: u64) -> u32 {
+        u32::from_le_bytes([(qps >> 24) as u8, (qps >> 56) as u8, (how >> 24) as u8, 0])
     }
 }
 
@@ -55,15 +56,14 @@ pub(super) fn encode(completion: &Completion, at: Spread) -> [u64; CQE_WORDS] {
             | completion.status as u64
             | (completion.opcode as u64) << 8
             | u64::from(flags) << 16
-            | (completion.vendor_err as u64) << 24
+            | (completion.vendor_err as u64) << (16 + FLAG_BITS)
             | u64::from(completion.route) << 32,
     ]
 }
 
 #[inline]
 pub(super) fn decode(words: [u64; CQE_WORDS]) -> Completion {
-    let [wr_id, data, timed_qps, timed_how] = words;
-    let [qps, how] = [timed_qps & !FREE[0], timed_how & !FREE[1]];
+    let [wr_id, data, qps, how] = words;
     let extra = (data >> 32) as u32;
     let flags = (how >> 16) as u8;
     Completion {
@@ -82,8 +82,8 @@ pub(super) fn decode(words: [u64; CQE_WORDS]) -> Completion {
         src_qp: Qpn::from_wire((qps >> 32) as u32),
         route: (how >> 32) as u32,
         solicited: flags & FLAG_SOLICITED != 0,
-        vendor_err: vendor_err((how >> 24) as u8),
-        ticks: Spread::ticks([timed_qps, timed_how]),
+        vendor_err: vendor_err(flags >> FLAG_BITS),
+        ticks: Spread::ticks(qps, how),
     }
 }
 
@@ -154,7 +154,7 @@ mod tests {
     fn a_time_has_all_bits_that_are_free_and_no_others() {
         assert_eq!(FREE[0].count_ones() + FREE[1].count_ones(), TICK_BITS);
         assert_eq!(Spread::of(u32::MAX).0, FREE);
-        assert_eq!(Spread::ticks(FREE), (1 << TICK_BITS) - 1);
+        assert_eq!(Spread::ticks(FREE[0], FREE[1]), (1 << TICK_BITS) - 1);
         let most = Completion {
             status: Status::General,
             opcode: WorkOpcode::ReceiveWriteImm,

@@ -42,8 +42,9 @@ pub(crate) struct Completions<W> {
     serial: u32,
     /// Why requests fail at the moment, if that is known.
     why: VendorError,
-    /// When the worker's round began.
-    now: Spread,
+    /// When the worker's round began, and the same as completions have it once there are any.
+    now: Instant,
+    spread: (Instant, Spread),
 }
 
 struct Slot<W> {
@@ -66,14 +67,15 @@ impl<W: RingMemory> Completions<W> {
             unpublished: Vec::new(),
             serial: 0,
             why: VendorError::None,
-            now: Spread::of(0),
+            now: Instant::ZERO,
+            spread: (Instant::ZERO, Spread::of(0)),
         }
     }
 
     /// What completes from now on does so at this time.
     #[inline]
     pub(crate) const fn begin(&mut self, now: Instant) {
-        self.now = Spread::of(now.ticks());
+        self.now = now;
     }
 
     /// Requests that fail from now on say this.
@@ -225,8 +227,11 @@ impl<W: RingMemory> Completions<W> {
     #[inline(always)]
     #[must_use = "QPs of a queue that overran are in error"]
     pub(crate) fn push(&mut self, cq: u32, completion: &Completion) -> Option<CqId> {
+        if self.spread.0 != self.now {
+            self.spread = (self.now, Spread::of(self.now.ticks()));
+        }
         let slot = self.queues.get_mut(cq)?;
-        let overran = slot.writer.push_at(completion, self.now).is_err();
+        let overran = slot.writer.push_at(completion, self.spread.1).is_err();
         if !slot.is_listed {
             slot.is_listed = true;
             self.unpublished.push(cq);
