@@ -18,13 +18,13 @@ pub fn page_size() -> usize {
     usize::try_from(bytes).unwrap_or(PAGE)
 }
 
-/// Has all threads of the process allocate from one heap, where the C library would give each a heap
-/// of its own (mallopt(3)): of what comes and goes in many, each keeps some. It is for a process
-/// that allocates rarely, and no other thread may be there yet.
+/// Has all threads of the process allocate from one heap, where the C library would give each a
+/// heap of its own (mallopt(3)): of what comes and goes in many, each keeps some. It is for a
+/// process that allocates rarely, before it starts threads.
 pub fn share_one_heap() {
     #[cfg(target_env = "gnu")]
     {
-        // SAFETY: it sets a number, and nobody allocates meanwhile.
+        // SAFETY: it sets a number, under the C library's own lock.
         let is_set = unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) } == 1;
         debug_assert!(is_set, "the number is allowed");
     }
