@@ -1,7 +1,7 @@
 //! What came of the rows, as a table for the repository and as JSON.
 
 use crate::interop::record::heading;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -61,16 +61,41 @@ pub(super) fn count(outcomes: &[Outcome]) -> String {
     text
 }
 
+/// Whether the record can be written: told before hours of rows, and not after.
+///
+/// # Errors
+/// It cannot: no such folder, say, or a name that is that of the JSON beside it.
+pub(super) fn can_write(file: &Path) -> Result<()> {
+    ensure!(
+        file.extension().is_some_and(|ext| ext == "md"),
+        "{}: no FILE.md",
+        file.display()
+    );
+    for file in [file, &file.with_extension("json")] {
+        let mut open = std::fs::OpenOptions::new();
+        let opened = open.append(true).create(true).open(file);
+        opened.with_context(|| file.display().to_string())?;
+    }
+    Ok(())
+}
+
 /// Writes the record: a table at `file`, and JSON beside it.
 ///
 /// # Errors
 /// A file cannot be written.
-pub(super) fn write(file: &Path, command: &str, outcomes: &[Outcome], sharing: &str) -> Result<()> {
+pub(super) fn write(
+    file: &Path,
+    command: &str,
+    outcomes: &[Outcome],
+    sharing: &str,
+    whole: bool,
+) -> Result<()> {
     let json = file.with_extension("json");
     let rows = serde_json::to_string_pretty(outcomes)?;
     std::fs::write(&json, rows + "\n").with_context(|| json.display().to_string())?;
     let mut text = heading("Unmodified programs", command)?;
-    let _ = writeln!(text, "{}.\n", count(outcomes));
+    let until = if whole { "" } else { "Interrupted after " };
+    let _ = writeln!(text, "{until}{}.\n", count(outcomes));
     if !sharing.is_empty() {
         let _ = writeln!(text, "{sharing}\n");
     }

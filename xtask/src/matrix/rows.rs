@@ -113,7 +113,7 @@ const CUT: [&str; 33] = [
     "ibv_rc_pingpong -c -n 30 -s 1048576 -e",
     "ibv_rc_pingpong -c -n 200 -N",
     "ibv_rc_pingpong -o",
-    "ibv_rc_pingpong -t",
+    "ibv_rc_pingpong -c -n 200 -t",
     "ibv_uc_pingpong -c -n 200 -s 4096 -e",
     "ibv_ud_pingpong -c -n 200 -s 1024",
     "ibv_srq_pingpong -c -n 200 -s 4096 -e",
@@ -198,7 +198,10 @@ fn pingpongs(rows: &mut Vec<Row>) {
             add("-c -n 200 -m 4096".to_owned());
         }
         match program {
-            "ibv_rc_pingpong" => add("-c -n 200 -N".to_owned()),
+            "ibv_rc_pingpong" => {
+                add("-c -n 200 -N".to_owned());
+                add("-c -n 200 -t".to_owned());
+            }
             "ibv_srq_pingpong" => {
                 add("-c -n 200 -q 64".to_owned());
                 add("-c -n 200 -q 64 -e".to_owned());
