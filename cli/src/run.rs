@@ -95,9 +95,11 @@ pub(crate) fn run(args: &RunArgs, level: Option<log::Level>, interrupt: &Interru
     let library = library::find(args.library.as_deref())?;
     let libraries = search_path(&library, environment::get(LIBRARIES).as_deref())?;
     let set = [SOCKET, ADDRESS].map(environment::get);
+    let places = places(args, set)?;
+    check_apart(&places)?;
     let mut sockets = Vec::new();
     let mut holds = Vec::new();
-    for place in places(args, set)? {
+    for place in places {
         let (at, hold) = match place {
             Place::Given(path) => given(&path)?,
             // Ctrl-C ends the command that starts a service, too: that is no failure of the
@@ -131,21 +133,43 @@ fn places(args: &RunArgs, set: [Option<OsString>; 2]) -> Result<Vec<Place>> {
         return Ok(args.socket.iter().cloned().map(Place::Given).collect());
     }
     if !args.address.is_empty() {
-        return Ok(args.address.iter().copied().map(Place::Own).collect());
+        let own = |address: &IpAddr| Place::Own(address.to_canonical());
+        return Ok(args.address.iter().map(own).collect());
     }
     if let Some(sockets) = sockets {
         let each = several(&sockets);
         return Ok(each.map(|at| Place::Given(at.into())).collect());
     }
     let Some(addresses) = addresses else {
-        return Ok(vec![Place::Own(service::default_address())]);
+        let address = service::default_address();
+        if address.is_loopback() {
+            super::print_line(&format!(
+                "trunkline: no default route: {address}, which only this host reaches (--address)"
+            ));
+        }
+        return Ok(vec![Place::Own(address)]);
     };
     let own = |at: &OsStr| {
         let text = at.to_string_lossy();
-        let parsed = text.parse().map(Place::Own);
+        let parsed = text.parse::<IpAddr>();
+        let parsed = parsed.map(|address| Place::Own(address.to_canonical()));
         parsed.map_err(|_| wrong(format!("{ADDRESS}: '{text}' is no IP address")))
     };
     several(&addresses).map(own).collect()
+}
+
+/// Checks that no service is meant twice: the program would have two devices that are one.
+fn check_apart(places: &[Place]) -> Result<()> {
+    for (number, place) in places.iter().enumerate() {
+        if !places[..number].contains(place) {
+            continue;
+        }
+        return Err(wrong(match place {
+            Place::Given(socket) => format!("socket {}: it is given twice", socket.display()),
+            Place::Own(address) => format!("address {address}: it is given twice"),
+        }));
+    }
+    Ok(())
 }
 
 /// What stands between commas in a variable. Nothing counts as not there.
@@ -255,6 +279,23 @@ mod tests {
         let default = Place::Own(service::default_address());
         assert_eq!(of(&[], [None, None]), [default]);
         assert!(places(&args(&["true"]), [None, set("127.0.0.1,here")]).is_err());
+    }
+
+    #[test]
+    fn no_service_is_given_twice() {
+        for (words, twice) in [
+            (["--address", "::1", "--address", "127.0.0.1"], false),
+            (
+                ["--address", "127.0.0.1", "--address", "::ffff:127.0.0.1"],
+                true,
+            ),
+            (["--socket", "@here", "--socket", "@there"], false),
+            (["--socket", "@here", "--socket", "@here"], true),
+        ] {
+            let line = args(&[&words[..], &["true"]].concat());
+            let apart = check_apart(&places(&line, [None, None]).unwrap());
+            assert_eq!(apart.is_err(), twice, "{words:?}");
+        }
     }
 
     #[test]

@@ -48,10 +48,12 @@ pub(super) struct Flags {
     #[arg(long = "user", value_name = "UID")]
     #[arg(value_parser = UIDS.count::<u32>(), allow_negative_numbers = true)]
     #[arg(help = UIDS.help("Let in this user's programs only", "; may be repeated [default: all]"))]
+    #[serde(deserialize_with = "one_or_several")]
     user: Vec<u32>,
     /// Weight of the programs of a user, 1 to 64, where several share a connection; may be repeated
     /// [default: 1].
     #[arg(long = "weight", value_name = "UID=WEIGHT")]
+    #[serde(deserialize_with = "one_or_several")]
     weight: Vec<Weight>,
     /// Users whose programs' memory workers reach without a thread in between: the service's own
     /// user and root, all users, or nobody [default: own].
@@ -134,7 +136,7 @@ impl TryFrom<String> for Weight {
 
 /// How a file may say what can be repeated.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "neither a value nor a list of them")]
 enum OneOrSeveral<T> {
     One(T),
     Several(Vec<T>),
@@ -334,7 +336,7 @@ mod tests {
     fn the_command_line_goes_before_the_file_and_the_file_before_defaults() {
         let path = file(
             "address = \"10.0.0.1\"\nqps = 7\nsegment-bytes = \"2M\"\n\
-            registered-bytes = 70000\nuser = [3]\ntrust = \"nobody\"\n",
+            registered-bytes = 70000\nuser = 3\ntrust = \"nobody\"\n",
         );
         let flags = Flags {
             qps: Some(9),
