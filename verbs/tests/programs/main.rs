@@ -62,6 +62,18 @@ fn each_address_and_each_socket_is_a_device() {
     assert!(said.contains("trunk2"), "{said}");
 }
 
+/// valgrind takes away what the kernel shows of the clock, and the library is not to miss it.
+#[test]
+fn programs_of_a_service_run_under_valgrind() {
+    let services = Services::new();
+    let program = "valgrind -q ibv_rc_pingpong";
+    let Some(pair) = Pair::start_served(program, "-g 0 -n 20", &services) else {
+        return;
+    };
+    let ended = pair.wait();
+    assert!(ended.is_good(), "{ended}");
+}
+
 #[test]
 fn why_the_device_cannot_be_opened_is_said_once() {
     let addresses = pair::Addresses::new();

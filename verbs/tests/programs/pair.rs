@@ -144,7 +144,11 @@ impl Pair {
         [server, client]: [(At<'_>, &str); 2],
     ) -> Option<Self> {
         static TURN: Mutex<()> = Mutex::new(());
-        if !is_there(program) {
+        // What runs the program may stand before it.
+        let needed = program
+            .split_whitespace()
+            .filter(|word| !word.starts_with('-'));
+        if !needed.fold(true, |all, word| all & is_there(word)) {
             return None;
         }
         library();
