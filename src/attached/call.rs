@@ -6,6 +6,7 @@ use crate::node::life::{Down, Life};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
+use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +14,8 @@ use std::time::Duration;
 use trunkline_host::control::answers::{Detached, Failed, Refused};
 use trunkline_host::control::requests::Detach;
 use trunkline_host::control::{Answer, MAX_MESSAGE, Request};
-use trunkline_host::piece::PieceName;
+use trunkline_host::piece::{PieceName, PieceNameError};
+use trunkline_host::segment::SegmentError;
 use trunkline_host::socket::{MAX_DESCRIPTORS, SocketError, peer, recv_with_fds, send_with_fds};
 use trunkline_host::{Piece, SegmentTable};
 use trunkline_qpmap::VerbsError;
@@ -38,6 +40,9 @@ struct State {
     /// That of the last request.
     number: u32,
     segments: SegmentTable,
+    /// Those that came, and that this process had no memory for. The service does not send them
+    /// again.
+    unmapped: HashMap<u32, (OwnedFd, u64)>,
     buffer: Box<[u8; MAX_MESSAGE]>,
 }
 
@@ -61,6 +66,7 @@ impl Line {
             state: Mutex::new(State {
                 number: 0,
                 segments: SegmentTable::new(),
+                unmapped: HashMap::new(),
                 buffer: Box::new([0; MAX_MESSAGE]),
             }),
         })
@@ -211,9 +217,18 @@ impl Line {
         segment: Option<(OwnedFd, u64)>,
     ) -> Result<Piece, Error> {
         let mut state = self.state();
-        if let Some((file, bytes)) = segment {
-            let added = state.segments.add(name.segment, file.as_fd(), bytes);
-            added.map_err(|error| self.broken(&error.to_string()))?;
+        let came = segment.or_else(|| state.unmapped.remove(&name.segment));
+        if let Some((file, bytes)) = came {
+            match state.segments.add(name.segment, file.as_fd(), bytes) {
+                Ok(()) => {}
+                Err(PieceNameError::Segment(SegmentError::System { error, .. })) => {
+                    state.unmapped.insert(name.segment, (file, bytes));
+                    return Err(Error::system("memory that is shared with the service")(
+                        error,
+                    ));
+                }
+                Err(error) => return Err(self.broken(&error.to_string())),
+            }
         }
         let piece = state.segments.resolve(name);
         piece.map_err(|error| self.broken(&error.to_string()))

@@ -47,6 +47,11 @@ impl From<Error> for Errno {
             | Error::OutOfRegion { .. }
             | Error::Misaligned { .. }
             | Error::Cm(_) => INVALID,
+            // What the service lacks, or what is wrong for it; 0 would be no error.
+            Error::Refused { errno, .. } => match i32::try_from(errno) {
+                Ok(errno @ 1..) => Self(errno),
+                _ => Self(libc::EIO),
+            },
             Error::NoConnection { .. } => Self(libc::EHOSTUNREACH),
             Error::Unfinished => Self(libc::ETIMEDOUT),
             // A node that is down, a CQ in error, and what is not known yet.
@@ -98,6 +103,17 @@ pub(crate) fn nothing(call: impl FnOnce() -> Result<(), Errno>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_service_refuses_has_its_number() {
+        let refused = |errno: u32| {
+            let why = "no".into();
+            Errno::from(Error::Refused { errno, why })
+        };
+        assert_eq!(refused(libc::ENOMEM as u32), Errno(libc::ENOMEM));
+        assert_eq!(refused(0), Errno(libc::EIO));
+        assert_eq!(refused(u32::MAX), Errno(libc::EIO));
+    }
     use trunkline::VerbsError;
 
     fn errno() -> c_int {

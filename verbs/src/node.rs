@@ -172,7 +172,12 @@ impl OpenNode {
         let mut open = open_nodes();
         let place = place(device)?;
         let open = &mut open[device];
-        if let Some(node) = open.upgrade() {
+        // One that is down serves nobody who comes now: its service is gone, or this is a child of
+        // the process that it works in. What was made with it may keep it for ever.
+        let working = open
+            .upgrade()
+            .filter(|node| node.node.health().down.is_none());
+        if let Some(node) = working {
             return Ok(node);
         }
         let node = match place {

@@ -225,4 +225,6 @@ void end_of_the_service(void)
 		LAW(pthread_join(threads[n], NULL) == 0);
 	/* Who comes later does not wait, either. */
 	hear_end(NULL);
+	/* Nobody serves there any more: the node that is down is not handed out again. */
+	LAW(!ibv_open_device(context->device));
 }
