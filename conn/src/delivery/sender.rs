@@ -53,6 +53,8 @@ const LINK_MASK: u32 = super::config::MAX_WINDOW - 1;
 const MAX_ATTEMPT: u8 = u8::MAX;
 /// A sender that was silent for less goes on as it was.
 const IDLE_NS: u64 = 10 * MILLISECOND;
+/// Packets without a loss after which a path counts as one that loses none.
+const CLEAN: u64 = 1024;
 /// Packets that are promised at once: more are asked for when they are recorded.
 const MAX_GRANT: u64 = 1024;
 /// Acknowledgements that are asked for per window where bursts must be short; of no fewer packets
@@ -98,6 +100,8 @@ pub(super) struct Sender<I> {
     urgent: Urgent,
     settled_count: u32,
     lost_count: u32,
+    /// Once what is before it was acknowledged, nothing was lost for [`CLEAN`] packets.
+    clean_from: u64,
     /// No lost packet has a number below it.
     lost_from: u64,
     /// List of packets sent again, in order of transmission.
@@ -159,6 +163,7 @@ impl<I: Copy> Sender<I> {
             urgent: Urgent::default(),
             settled_count: 0,
             lost_count: 0,
+            clean_from: 0,
             lost_from: 0,
             oldest: NIL,
             newest: NIL,
@@ -270,10 +275,12 @@ impl<I: Copy> Sender<I> {
     }
 
     /// How long the path takes to give room to a sender that has filled the window, in ns. `None`:
-    /// that is not known, or the window is as large as it gets.
+    /// that is not known, the window is as large as it gets, or the path loses packets, so that
+    /// less traffic of others makes no room on it.
     pub(super) fn turnaround_ns(&self) -> Option<u64> {
         let grows = self.cwnd < (self.limits.window * self.limits.packet).min(MAX_WINDOW_BYTES);
-        (grows && self.rtt.smoothed > 0).then_some(self.rtt.smoothed)
+        let is_clean = self.una >= self.clean_from;
+        (grows && is_clean && self.rtt.smoothed > 0).then_some(self.rtt.smoothed)
     }
 
     /// Numbers that the window has left.

@@ -259,3 +259,31 @@ fn progress_gives_all_retries_of_a_receiver_that_was_not_ready_back() {
     }
     assert_eq!(bench.engine.state(), State::Ready);
 }
+
+#[test]
+fn who_was_slow_once_has_the_timeout_that_was_agreed_again_once_it_answers() {
+    let mut bench = bench();
+    bench.post(0, SendOp::Send, 2 * MTU);
+    let timeout = ack_timeout_ns(10).expect("it is on");
+    bench.sent();
+    for _ in 0..2 {
+        assert!(bench.next_timer());
+        bench.sent();
+    }
+    assert_eq!(bench.feed(ack(0)), Ok(()));
+    bench.sent();
+    assert_eq!(bench.engine.poll_timeout(), Some(bench.now + timeout));
+}
+
+#[test]
+fn who_complains_after_silence_gets_all_again_at_once() {
+    let mut bench = bench();
+    for wr_id in 0..4 {
+        bench.post(wr_id, SendOp::Send, 4);
+    }
+    assert_eq!(numbers(&bench.sent()), [0, 1, 2, 3]);
+    assert!(bench.next_timer());
+    assert_eq!(numbers(&bench.sent()), [0]);
+    assert_eq!(bench.feed(nak(0, NakCode::PsnSequence)), Ok(()));
+    assert_eq!(numbers(&bench.sent()), [0, 1, 2, 3]);
+}

@@ -252,3 +252,34 @@ fn what_comes_again_takes_no_more_room_however_often_it_comes() {
     bench.port.room = usize::MAX;
     assert_eq!(numbers(&bench.sent()), [0, 1, 2, 3, 4, 5]);
 }
+
+#[test]
+fn a_read_that_is_answered_again_in_part_is_refused_from_where_its_region_went() {
+    let mut bench = bench();
+    assert_eq!(bench.feed(read_request(0, 0, 2 * MTU)), Ok(()));
+    assert_eq!(bench.sent().len(), 2);
+    bench.port.room = 1;
+    assert_eq!(bench.feed(read_request(0, 0, 2 * MTU)), Ok(()));
+    assert_eq!(numbers(&bench.sent()), [0]);
+    bench.qp.ram.regions.retain(|region| region.key != KEY);
+    bench.port.room = usize::MAX;
+    let (psn, syndrome, _) = only_answer(&bench.sent());
+    assert_eq!((psn, syndrome), (1, nak(NakCode::RemoteAccess)));
+}
+
+#[test]
+fn a_complaint_of_a_gap_goes_before_the_refusal_of_a_read_that_comes_again() {
+    let mut bench = bench();
+    assert_eq!(bench.feed(read_request(0, 0, 2 * MTU)), Ok(()));
+    assert_eq!(bench.sent().len(), 2);
+    bench.port.room = 0;
+    let _ = bench.feed(write(4, 0));
+    bench.qp.ram.regions.retain(|region| region.key != KEY);
+    assert_eq!(
+        bench.feed(read_request(0, 0, 2 * MTU)),
+        Err(Dropped::AccessDenied)
+    );
+    bench.port.room = usize::MAX;
+    let (psn, syndrome, _) = only_answer(&bench.sent());
+    assert_eq!((psn, syndrome), (2, nak(NakCode::PsnSequence)));
+}

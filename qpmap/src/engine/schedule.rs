@@ -613,4 +613,48 @@ mod tests {
         turns.forget(Ready::Conn(1));
         assert!(turns.is_empty());
     }
+
+    fn turn(turns: &mut Schedule, served: Served, share: Share) -> Option<usize> {
+        let (who, _) = turns.next().expect("they are ready");
+        turns.end(who, served, share, 0);
+        turns.end_period()
+    }
+
+    #[test]
+    fn a_period_ends_when_all_had_a_turn_and_who_is_held_back_counts_for_nothing() {
+        let mut turns = Schedule::default();
+        (0..2).for_each(|conn| turns.mark_ready(Ready::Conn(conn)));
+        let whole = Share::of(1);
+        for _ in 0..3 {
+            assert_eq!(turn(&mut turns, Served::Paused(Pause::Held), whole), None);
+            assert_eq!(turn(&mut turns, Served::Paused(Pause::Spent), whole), None);
+            assert_eq!(turn(&mut turns, Served::Paused(Pause::Held), whole), None);
+            assert_eq!(
+                turn(&mut turns, Served::Paused(Pause::Spent), whole),
+                Some(2)
+            );
+        }
+        // Its window let no more go.
+        assert_eq!(turn(&mut turns, Served::Again, whole), None);
+        assert_eq!(
+            turn(&mut turns, Served::Paused(Pause::Spent), whole),
+            Some(2)
+        );
+        // It was long enough: there may be more.
+        let mut spent = Share::of(1);
+        spent.add(BYTES as u32);
+        assert_eq!(turn(&mut turns, Served::Again, spent), None);
+        assert_eq!(turn(&mut turns, Served::Paused(Pause::Spent), whole), None);
+    }
+
+    #[test]
+    fn an_ibta_one_holds_up_no_period() {
+        let mut turns = Schedule::default();
+        turns.mark_ready(Ready::Conn(0));
+        turns.mark_ready(Ready::Ibta(0));
+        let mut spent = Share::of(1);
+        spent.add(BYTES as u32);
+        assert_eq!(turn(&mut turns, Served::Paused(Pause::Spent), spent), None);
+        assert_eq!(turn(&mut turns, Served::Again, spent), Some(2));
+    }
 }

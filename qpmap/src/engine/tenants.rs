@@ -31,6 +31,8 @@ const MOST_CONNECTIONS: usize = 64;
 /// Allowances that a tenant which waits for a window has at most.
 const MOST_KEPT: i32 = 4;
 /// It holds others back for so long in ns, from when its connection sent last: at least what a
+/// Longest turnaround of a window that others wait for, in ns.
+const MOST_TURNAROUND_NS: u64 = 2 * MILLISECOND;
 /// worker may be without a processor, which says nothing of the path.
 const LEAST_HELD_NS: u64 = MILLISECOND;
 const MOST_HELD_NS: u64 = 10 * MILLISECOND;
@@ -252,7 +254,7 @@ impl Tenants {
         if left <= 0 {
             return Err(Pause::Spent);
         }
-        let left = left - held * i32::from(record.weight);
+        let left = left.saturating_sub(held.saturating_mul(record.weight.into()));
         if left > 0 { Ok(left) } else { Err(Pause::Held) }
     }
 
@@ -298,14 +300,18 @@ impl Tenants {
     }
 
     /// A connection to a peer has sent something, and `tenant`, which is the next one there, waits
-    /// for its window, which takes `turnaround_ns`. Who is furthest behind of those that wait to
-    /// that peer holds back others.
+    /// for its window, which takes `turnaround_ns`, on a path that loses nothing. Who is furthest
+    /// behind of those that wait to that peer holds back others.
     pub(crate) fn wait(
         &mut self,
         tenant: Tenant,
         (conn, peer, now): (u32, u32, Instant),
         turnaround_ns: u64,
     ) {
+        // By so slow a path nobody catches up soon, whatever others send.
+        if turnaround_ns > MOST_TURNAROUND_NS {
+            return;
+        }
         let held_ns = turnaround_ns.saturating_mul(2);
         let until = now + held_ns.clamp(LEAST_HELD_NS, MOST_HELD_NS);
         let mut waiting = Waiting {
@@ -536,5 +542,120 @@ mod tests {
         assert_eq!(tenants.left(ahead, AT), Ok(ALLOWANCE));
         tenants.remove(waits).unwrap();
         assert_eq!(tenants.left(ahead, AT), Ok(ALLOWANCE));
+    }
+
+    /// Another peer, to which nobody waits.
+    const ELSEWHERE: (u32, Instant) = (AT.0 + 1, AT.1);
+
+    #[test]
+    fn who_has_nothing_left_at_all_has_spent_it() {
+        let (mut tenants, [one, _]) = sending([1, 1]);
+        assert_eq!(tenants.left(one, AT), Ok(ALLOWANCE));
+        tenants.spend(one, ALLOWANCE);
+        assert_eq!(tenants.left(one, AT), Err(Pause::Spent));
+    }
+
+    #[test]
+    fn who_is_behind_is_judged_by_weight_and_by_the_allowance_of_the_period() {
+        let (mut tenants, [waits, ahead]) = sending([2, 1]);
+        tenants.begin_period(3);
+        tenants.wait(waits, FROM, 1000);
+        assert_eq!(tenants.left(ahead, AT), Ok(3 * ALLOWANCE));
+    }
+
+    #[test]
+    fn others_are_held_back_for_two_turnarounds_and_nothing_is_left_of_that() {
+        let (mut tenants, [waits, ahead]) = sending([1, 1]);
+        tenants.wait(waits, FROM, MILLISECOND);
+        tenants.begin_period(1);
+        let (peer, now) = AT;
+        let before = now + (2 * MILLISECOND - 1);
+        assert_eq!(tenants.left(ahead, (peer, before)), Err(Pause::Held));
+        assert_eq!(tenants.left(ahead, (peer, before + 1)), Ok(ALLOWANCE));
+        assert!(tenants.waiting.is_empty());
+    }
+
+    #[test]
+    fn who_waited_and_sent_or_had_nothing_left_keeps_nothing_for_later_periods() {
+        for spent in [1, ALLOWANCE] {
+            let (mut tenants, [waits, _]) = sending([1, 1]);
+            assert!(tenants.left(waits, AT).is_ok());
+            if spent == 1 {
+                tenants.wait(waits, FROM, 1000);
+                tenants.spend(waits, spent);
+            } else {
+                tenants.spend(waits, spent);
+                tenants.wait(waits, FROM, 1000);
+            }
+            for _ in 0..3 {
+                tenants.begin_period(1);
+                assert_eq!(tenants.left(waits, ELSEWHERE), Ok(ALLOWANCE), "{spent}");
+            }
+        }
+    }
+
+    #[test]
+    fn others_have_a_chance_each_time_that_who_waits_has_caught_up_by_an_allowance() {
+        let (mut tenants, [waits, _]) = sending([1, 1]);
+        for _ in 0..2 {
+            tenants.wait(waits, FROM, 1000);
+            tenants.begin_period(1);
+        }
+        let mut chances = tenants.chances();
+        for _ in 0..2 {
+            tenants.wait(waits, FROM, 1000);
+            tenants.spend(waits, ALLOWANCE - 1);
+            assert_eq!(tenants.chances(), chances);
+            tenants.wait(waits, FROM, 1000);
+            tenants.spend(waits, 1);
+            assert_ne!(tenants.chances(), chances);
+            chances = tenants.chances();
+        }
+    }
+
+    #[test]
+    fn that_a_hold_which_went_on_has_ended_is_told() {
+        let (mut tenants, [waits, ahead]) = sending([1, 1]);
+        tenants.wait(waits, FROM, 1000);
+        tenants.begin_period(1);
+        assert_eq!(tenants.left(ahead, AT), Err(Pause::Held));
+        tenants.wait(waits, FROM, 1000);
+        let chances = tenants.chances();
+        let late = (AT.0, AT.1 + MOST_HELD_NS);
+        assert_eq!(tenants.left(ahead, late), Ok(ALLOWANCE));
+        assert_ne!(tenants.chances(), chances);
+    }
+
+    #[test]
+    fn another_that_waits_prolongs_no_hold_and_begins_its_own_once_that_is_over() {
+        let (mut tenants, [first, second, ahead]) = sending([1, 1, 1]);
+        tenants.wait(first, FROM, 1000);
+        tenants.begin_period(1);
+        tenants.wait(second, (FROM.0 + 1, AT.0 + 1, AT.1), 1000);
+        tenants.begin_period(1);
+        let (peer, now) = AT;
+        assert_eq!(tenants.left(second, (99, now)), Ok(2 * ALLOWANCE));
+        tenants.wait(second, (FROM.0 + 1, peer, now + LEAST_HELD_NS / 2), 1000);
+        let over = now + LEAST_HELD_NS;
+        assert_eq!(
+            tenants.left(ahead, (peer, now + (LEAST_HELD_NS - 1))),
+            Err(Pause::Held)
+        );
+        let mut later = tenants;
+        later.wait(second, (FROM.0 + 1, peer, over), 1000);
+        assert_eq!(later.left(ahead, (peer, over)), Err(Pause::Held));
+    }
+
+    #[test]
+    fn another_that_waits_prolongs_no_hold() {
+        let (mut tenants, [first, second, ahead]) = sending([1, 1, 1]);
+        tenants.wait(first, FROM, 1000);
+        tenants.begin_period(1);
+        let (peer, now) = AT;
+        tenants.wait(second, (FROM.0 + 1, peer, now + LEAST_HELD_NS / 2), 1000);
+        assert_eq!(
+            tenants.left(ahead, (peer, now + LEAST_HELD_NS)),
+            Ok(ALLOWANCE)
+        );
     }
 }

@@ -217,6 +217,49 @@ impl Model {
     }
 }
 
+#[test]
+fn lanes_of_which_one_is_held_back_are_held_back() {
+    let mut bench = Bench::new(&[1, 1, 1], 3);
+    (0..2).for_each(|flow| bench.push(0, flow));
+    bench.push(1, 2);
+    let tenants = bench.tenants.clone();
+    let at = (0, Instant::ZERO);
+    bench
+        .lanes
+        .tenants
+        .wait(tenants[2], (1, 0, Instant::ZERO), 1000);
+    bench.lanes.tenants.begin_period(1);
+    let left = bench.lanes.tenants.left(tenants[1], (9, at.1)).unwrap();
+    bench.lanes.tenants.spend(tenants[1], left);
+    let of = TurnOf {
+        conn: 0,
+        peer: 0,
+        now: at.1,
+    };
+    let (links, turns) = (&bench.links, &mut bench.turns[0]);
+    let begun = bench
+        .lanes
+        .begin_turn(turns, links, of, (QUANTUM, i32::MAX));
+    assert_eq!(begun, Err(Some(Pause::Held)));
+}
+
+#[test]
+fn nothing_is_left_of_a_lane_that_ends_while_it_is_apart() {
+    let mut bench = Bench::new(&[1, 1], 2);
+    (0..2).for_each(|flow| bench.push(0, flow));
+    let tenant = bench.tenants[0];
+    let left = bench
+        .lanes
+        .tenants
+        .left(tenant, (0, Instant::ZERO))
+        .unwrap();
+    bench.lanes.tenants.spend(tenant, left);
+    assert_eq!(bench.begin(0).map(|(flow, _)| flow), Some(1));
+    assert_eq!(bench.lanes.apart.len(), 1);
+    bench.take(0, 0);
+    assert_eq!(bench.lanes.apart.len(), 0);
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Push(usize, u32),
