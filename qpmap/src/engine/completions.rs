@@ -272,8 +272,7 @@ impl<W: RingMemory> Completions<W> {
     /// per burst, so that a cache line goes to the program once.
     pub(crate) fn publish(&mut self) -> Notifications {
         let mut armed = Notifications::default();
-        // In the order in which they completed: programs have several queues on one channel.
-        for index in self.unpublished.drain(..) {
+        while let Some(index) = self.unpublished.pop() {
             let Some(slot) = self.queues.get_mut(index) else {
                 continue;
             };
