@@ -5,8 +5,11 @@ use crate::socket;
 use crate::usage::wrong;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use serde::de::Error;
+use serde::de::value::SeqAccessDeserializer;
+use serde::de::{Error, IntoDeserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
+use std::fmt;
+use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -134,12 +137,28 @@ impl TryFrom<String> for Weight {
     }
 }
 
-/// How a file may say what can be repeated.
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "neither a value nor a list of them")]
-enum OneOrSeveral<T> {
-    One(T),
-    Several(Vec<T>),
+/// How a file may say what can be repeated: one value, or a list. What is wrong with a value is
+/// told by whoever reads it.
+struct OneOrSeveral<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for OneOrSeveral<T> {
+    type Value = Vec<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value, or a list of them")
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Vec<T>, E> {
+        T::deserialize(number.into_deserializer()).map(|one| vec![one])
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Vec<T>, E> {
+        T::deserialize(text.into_deserializer()).map(|one| vec![one])
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Vec<T>, A::Error> {
+        Vec::deserialize(SeqAccessDeserializer::new(list))
+    }
 }
 
 fn one_or_several<'de, D, T>(from: D) -> Result<Vec<T>, D::Error>
@@ -147,10 +166,7 @@ where
     D: Deserializer<'de>,
     T: Deserialize<'de>,
 {
-    Ok(match OneOrSeveral::deserialize(from)? {
-        OneOrSeveral::One(one) => vec![one],
-        OneOrSeveral::Several(several) => several,
-    })
+    from.deserialize_any(OneOrSeveral(PhantomData))
 }
 
 /// How a file may say a number of bytes.
@@ -361,7 +377,9 @@ mod tests {
             ("qps = 0\n", "qps: 0 is not in"),
             ("workers = 65\n", "workers: 65"),
             ("trust = \"some\"\n", "some"),
-            ("address = \"here\"\n", "address"),
+            ("address = \"here\"\n", "invalid IP address"),
+            ("address = [\"127.0.0.1\", 5]\n", "expected IP address"),
+            ("user = \"root\"\n", "expected u32"),
             ("address = [\"::1\", \"::1\"]\n", "::1: it is given twice"),
             (
                 "address = [\"::1\", \"::2\"]\nsocket = \"@a\"\n",
