@@ -326,13 +326,7 @@ fn no_more_reads_are_answered_at_a_time_than_were_agreed_on() {
 #[test]
 fn data_of_a_read_that_is_complete_stand() {
     let mut scene = Scene::new();
-    let from = SendOp::Read(Remote {
-        addr: 0,
-        rkey: Rkey(1),
-    });
-    scene.post(1, from, 0);
-    scene.post(2, from, 64);
-    assert_eq!(scene.hears(Opcode::SRC_READ_REQ, MILLISECOND), 2);
+    scene.post_reads(1, &[0, 64]);
     let answer = |scene: &mut Scene, number: u32, byte: u8| {
         let ext = SrcExt {
             msn: FIRST_MSN.wrapping_add(number),

@@ -9,7 +9,7 @@ use trunkline_conn::mem::Access;
 use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_conn::work::{Remote, SendOp, Status};
 use trunkline_qpmap::{Event, FIRST_MSN, QpQueues, QpState};
-use trunkline_wire::{Opcode, Rkey, SrcExt};
+use trunkline_wire::{Opcode, SrcExt};
 
 type Qp = Arc<QpQueues<RingMemory>>;
 
@@ -142,13 +142,7 @@ fn refusal(scene: &Scene, number: u32) -> SrcExt {
 #[test]
 fn a_read_that_is_refused_after_its_execution_fails_when_those_before_it_have_ended() {
     let mut scene = Scene::new();
-    let from = SendOp::Read(Remote {
-        addr: 0,
-        rkey: Rkey(1),
-    });
-    scene.post(1, from, 0);
-    scene.post(2, from, 64);
-    assert_eq!(scene.hears(Opcode::SRC_READ_REQ, MILLISECOND), 2);
+    scene.post_reads(1, &[0, 64]);
     let refused = refusal(&scene, 1);
     scene.say(Opcode::SRC_READ_RESP, refused, &[]);
     assert_eq!(scene.statuses(), []);
@@ -159,14 +153,8 @@ fn a_read_that_is_refused_after_its_execution_fails_when_those_before_it_have_en
 #[test]
 fn a_peer_refuses_no_read_that_has_its_data_and_nothing_but_a_read() {
     let mut scene = Scene::new();
-    let from = SendOp::Read(Remote {
-        addr: 0,
-        rkey: Rkey(1),
-    });
     scene.post(1, SendOp::Send, 0);
-    scene.post(2, from, 0);
-    scene.post(3, from, 64);
-    assert_eq!(scene.hears(Opcode::SRC_READ_REQ, MILLISECOND), 2);
+    scene.post_reads(2, &[0, 64]);
     scene.data(2, 0);
     assert_eq!(scene.statuses(), [Status::Success], "of the SEND");
     // The second READ has its data, the first message is none, the next was never asked for, and

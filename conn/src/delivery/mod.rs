@@ -289,8 +289,8 @@ impl<I: Copy> Delivery<I> {
     }
 
     /// How long the path takes to give room to a sender that has filled the congestion window, in
-    /// ns. `None`: that is not known, or the window is as large as it gets, so that more room on
-    /// the path changes nothing.
+    /// ns. `None`: that is not known, the window is as large as it gets, or the path loses packets,
+    /// so that more room on the path changes nothing.
     pub fn turnaround_ns(&self) -> Option<u64> {
         self.window.as_ref()?.sender.turnaround_ns()
     }

@@ -116,6 +116,16 @@ impl Scene {
         self.post(wr_id, SendOp::Read(from), offset);
     }
 
+    /// Posts a READ to each of these places of the buffer, with cookies from `first` on. They all
+    /// are asked for.
+    pub(crate) fn post_reads(&mut self, first: u64, offsets: &[u64]) {
+        for (wr_id, offset) in (first..).zip(offsets) {
+            self.read(wr_id, *offset);
+        }
+        let asked = self.hears(Opcode::SRC_READ_REQ, MILLISECOND);
+        assert_eq!(asked, offsets.len());
+    }
+
     /// Says all data of the READ that is message `number`, from 0.
     pub(crate) fn data(&mut self, number: u32, replay_epoch: u8) {
         let ext = SrcExt {
