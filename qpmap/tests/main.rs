@@ -31,6 +31,7 @@ mod packs_paths;
 mod packs_sizes;
 mod refusals;
 mod regions_gone;
+mod replies;
 mod requests;
 mod rights;
 mod room;

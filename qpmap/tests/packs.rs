@@ -211,7 +211,7 @@ fn the_answer_to_a_request_goes_with_the_reply_in_one_packet() {
                 let said: Vec<_> = records(&data[0].1).iter().map(|at| at.opcode).collect();
                 assert_eq!(
                     said,
-                    [Opcode::SRC_SEND, Opcode::SRC_ANSWERS],
+                    [Opcode::SRC_ANSWERS, Opcode::SRC_SEND],
                     "round {round}"
                 );
             }

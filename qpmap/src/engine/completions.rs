@@ -268,11 +268,12 @@ impl<W: RingMemory> Completions<W> {
         }
     }
 
-    /// Makes completions visible to programs; gives those that asked to be woken then. Called once
-    /// per burst, so that a cache line goes to the program once.
+    /// Makes completions visible to programs; gives those that asked to be woken then, in the order
+    /// in which queues got their first one. Called once per burst, so that a cache line goes to the
+    /// program once.
     pub(crate) fn publish(&mut self) -> Notifications {
         let mut armed = Notifications::default();
-        while let Some(index) = self.unpublished.pop() {
+        for index in self.unpublished.drain(..) {
             let Some(slot) = self.queues.get_mut(index) else {
                 continue;
             };

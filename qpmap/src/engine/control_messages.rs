@@ -9,7 +9,7 @@ use super::build::{self, Emitted, SentKind, SentPacket};
 use super::control::{MAX_BLOB, Reply};
 use super::links::Conn;
 use super::qp::{Answer, Flags, Flow};
-use super::schedule::Owed;
+use super::schedule::{Owed, Share};
 use super::send::TxContext;
 use super::timer::Timer;
 use super::transmit::Turn;
@@ -165,7 +165,8 @@ impl<P: Platform> Engine<P> {
         }
         let joins = self.room_to_join(conn);
         if joins >= LEAST_BLOB {
-            return self.join_control(tx, joins);
+            self.join_control(now, conn, joins);
+            return Turn::Yield;
         }
         if self.send_pack(tx, true) == Emitted::NoRoom {
             return Turn::Full;
@@ -200,12 +201,48 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Lets control messages, `limit` bytes at most, join the packet that is being put together.
-    fn join_control(&mut self, tx: &mut TxContext<'_, impl Egress + ?Sized>, limit: usize) -> Turn {
-        if let Some(item) = self.collect_blob(tx.now, tx.conn, limit) {
-            let bytes = Record::LEN as u32 + item.length;
-            self.tx.packs.join(item, bytes);
+    /// Returns their bytes.
+    fn join_control(&mut self, now: Instant, conn: u32, limit: usize) -> u32 {
+        let Some(item) = self.collect_blob(now, conn, limit) else {
+            return 0;
+        };
+        let bytes = Record::LEN as u32 + item.length;
+        self.tx.packs.join_control(item, bytes);
+        bytes
+    }
+
+    /// Lets what a flow owes its peer, and others do with it, go in front of its next message,
+    /// which is one that the peer's program is told of: it has posted that after it has got what
+    /// the peer sent, and the peer's program hears first that this is done. [`Emitted::Sent`]: the
+    /// message may follow.
+    #[inline(never)]
+    pub(super) fn answer_first(
+        &mut self,
+        tx: &mut TxContext<'_, impl Egress + ?Sized>,
+        flow: u32,
+        share: &mut Share,
+    ) -> Emitted {
+        while self.flows[flow].flags.has(Flags::ANSWER_DUE) {
+            let joins = self.room_to_join(tx.conn) >= LEAST_BLOB && self.may_share(tx.conn, 0);
+            if !joins {
+                let sent = self.end_pack(tx, true, share);
+                if sent != Emitted::Sent {
+                    return sent;
+                }
+            }
+            if !self.begin_pack(tx, (Record::LEN + LEAST_BLOB) as u32, share) {
+                return Emitted::NoRoom;
+            }
+            let room = self.room_for_control(tx.conn).max(LEAST_BLOB);
+            match self.join_control(tx.now, tx.conn, room) {
+                0 => break,
+                bytes => share.add(bytes),
+            }
         }
-        Turn::Yield
+        if !self.has_control(tx.conn) {
+            self.links[tx.conn].flags.ack_delay.start_anew();
+        }
+        Emitted::Sent
     }
 
     /// Gathers control messages of one kind. `None`: what the flows owed has to wait for something

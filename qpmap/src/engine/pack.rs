@@ -37,18 +37,35 @@ impl<P: Platform> Engine<P> {
                 return sent;
             }
         }
-        if !self.tx.packs.is_open() {
-            // Those before it may have been shorter than it is.
-            let most = build::packed_datagram(self.tx.packs.most(payload).max(bytes));
-            let port = self.links[tx.conn].delivery.next_port();
-            if !tx.has_room(&self.config.source_ports, port, most) {
-                return Emitted::NoRoom;
-            }
-            share.take(build::packed_datagram(0) as u32);
+        if !self.begin_pack(tx, bytes, share) {
+            return Emitted::NoRoom;
         }
         share.add(bytes);
         self.tx.packs.join(item, bytes);
         Emitted::Sent
+    }
+
+    /// Sees to it that a packet is being put together which a record of `bytes` bytes may join;
+    /// `false`: the port has no room for one.
+    #[inline]
+    pub(super) fn begin_pack(
+        &mut self,
+        tx: &mut TxContext<'_, impl Egress + ?Sized>,
+        bytes: u32,
+        share: &mut Share,
+    ) -> bool {
+        if self.tx.packs.is_open() {
+            return true;
+        }
+        // Those before it may have been shorter than it is.
+        let payload = self.links[tx.conn].payload();
+        let most = build::packed_datagram(self.tx.packs.most(payload).max(bytes));
+        let port = self.links[tx.conn].delivery.next_port();
+        if !tx.has_room(&self.config.source_ports, port, most) {
+            return false;
+        }
+        share.take(build::packed_datagram(0) as u32);
+        true
     }
 
     /// [Sends](Self::send_pack) the packet that is being put together, as another one is to follow;
@@ -65,12 +82,17 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// Bytes of control messages that may still join the packet; 0 where there is none. All of a
-    /// packet get over any path: they cannot be cut when it has narrowed.
+    /// Bytes of control messages that may still join the packet; 0 where there is none.
     pub(super) fn room_to_join(&self, conn: u32) -> usize {
-        if !self.tx.packs.is_open() {
-            return 0;
+        match self.tx.packs.is_open() {
+            true => self.room_for_control(conn),
+            false => 0,
         }
+    }
+
+    /// The same of that packet, or of the next one. All of a packet get over any path: they cannot
+    /// be cut when it has narrowed.
+    pub(super) fn room_for_control(&self, conn: u32) -> usize {
         let most = self.tx.packs.most(self.links[conn].payload());
         let left = most.saturating_sub(self.tx.packs.bytes()) as usize;
         let limit = left.min(Record::LEN + MAX_BLOB - self.tx.packs.control_bytes());

@@ -28,6 +28,8 @@ pub(crate) struct Packs {
     /// Those of the packet that is being put together, and their bytes on the wire.
     open: Vec<SentPacket>,
     bytes: u32,
+    /// Bytes of those of them that are control messages.
+    control_bytes: u32,
     /// Bytes of the records of the packets before it in this turn: equal packets leave together.
     full: Option<u32>,
 }
@@ -55,12 +57,9 @@ impl Packs {
         self.bytes
     }
 
-    /// Bytes of those of them that are control messages. These come last.
-    pub(crate) fn control_bytes(&self) -> usize {
-        let last = self.open.iter().rev();
-        let control =
-            last.take_while(|item| matches!(item.kind, SentKind::Answers | SentKind::Control));
-        control.map(|item| Record::LEN + item.length as usize).sum()
+    /// Bytes of those of them that are control messages.
+    pub(crate) const fn control_bytes(&self) -> usize {
+        self.control_bytes as usize
     }
 
     /// A record of `bytes` bytes joins the packet.
@@ -70,11 +69,18 @@ impl Packs {
         self.bytes += bytes;
     }
 
+    /// The same for a record of control messages.
+    pub(crate) fn join_control(&mut self, item: SentPacket, bytes: u32) {
+        self.join(item, bytes);
+        self.control_bytes += bytes;
+    }
+
     /// The records of the packet, which leaves; `full`: because another one did not fit, so that
     /// those behind it had better be as long. One record alone leaves in a packet of another kind.
     /// Gives how many bytes such a packet has, too, with its padding.
     pub(crate) fn take(&mut self, full: bool) -> (Vec<SentPacket>, u32) {
         let mut bytes = std::mem::take(&mut self.bytes);
+        self.control_bytes = 0;
         if full && self.open.len() > 1 {
             bytes = *self.full.get_or_insert(bytes);
         }

@@ -4,6 +4,7 @@ use super::build::{self, Emitted, Out, PacketTemplate, Route, SentKind, SentPack
 use super::contents::contents;
 use super::coverage::Coverage;
 use super::links;
+use super::qp::Flags;
 use super::schedule::Share;
 use super::{Engine, Platform};
 use crate::regions::Regions;
@@ -145,6 +146,12 @@ impl<P: Platform> Engine<P> {
         at: u32,
         share: &mut Share,
     ) -> Emitted {
+        if self.flows[flow].flags.has(Flags::ANSWER_DUE) && self.is_told(flow, at) {
+            let answered = self.answer_first(tx, flow, share);
+            if answered != Emitted::Sent {
+                return answered;
+            }
+        }
         let (item, whole) = self.begin_request(flow, at);
         if let Some(bytes) = whole.filter(|_| self.may_share(tx.conn, item.length)) {
             let joined = self.join(tx, item, bytes, share);
@@ -186,6 +193,12 @@ impl<P: Platform> Engine<P> {
             self.request_lost(flow, at);
         }
         emitted
+    }
+
+    /// Whether the peer's program is told of a request of which nothing has gone yet.
+    fn is_told(&self, flow: u32, at: u32) -> bool {
+        let begins = self.flows[flow].sent_bytes == 0;
+        begins && self.requests[at].request.op.consumes_receive()
     }
 
     /// Some of a request goes out, for the first time or again. Returns what stands for all of it,

@@ -4,7 +4,8 @@
 //! one, retransmissions go first, then flows by deficit round robin over bytes, those of a tenant
 //! as one. Then control messages go, then a bare acknowledgement if one is still due. Where the
 //! connection has little window control messages go before the flows; where the port has little
-//! room, before all data.
+//! room, before all data. The answers of a flow go before its next message that the peer's program
+//! is told of.
 
 use super::build::{Emitted, SentPacket};
 use super::flows::{Next, TurnOf};

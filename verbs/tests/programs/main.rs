@@ -315,3 +315,22 @@ fn programs_of_two_services_share_their_connections() {
         assert_eq!(service.violations(), 0);
     }
 }
+
+/// perftest waits for the event of its SEND and then for that of the reply, and polls the wrong CQ
+/// for ever once they come the other way round.
+#[test]
+fn a_program_that_waits_for_events_ends_well_beside_bulk_traffic_of_the_same_services() {
+    let services = Services::new();
+    for options in ["-s 64", "-s 8192"] {
+        let bulk = Pair::start_served("ib_write_bw", "-x 0 -F -b -D 4", &services);
+        let Some(bulk) = bulk else {
+            return;
+        };
+        let options = format!("-x 0 -F -e -n 4000 {options}");
+        let waiting = bulk.beside("ib_send_lat", &options, &services);
+        let ended = waiting.expect("perftest has both").wait();
+        assert!(ended.is_good(), "{options}: {ended}");
+        let ended = bulk.wait();
+        assert!(ended.is_good(), "{ended}");
+    }
+}

@@ -55,6 +55,13 @@ impl Services {
             sockets,
         }
     }
+
+    /// Where a server and its client are.
+    fn ends(&self) -> [(At<'_>, &str); 2] {
+        self.sockets
+            .each_ref()
+            .map(|socket| (At::Socket(socket), "trunk0"))
+    }
 }
 
 /// Where a program has its node.
@@ -104,8 +111,9 @@ pub(crate) fn both(line: &str, at: At<'_>) -> Option<[String; 2]> {
 /// Server and client of one program.
 pub(crate) struct Pair {
     pair: programs::Pair,
-    /// Pairs run one after the other: they poll, and machines have few cores.
-    _turn: MutexGuard<'static, ()>,
+    /// Pairs run one after the other: they poll, and machines have few cores. One that is beside
+    /// another has no turn of its own.
+    _turn: Option<MutexGuard<'static, ()>>,
 }
 
 impl Pair {
@@ -133,17 +141,33 @@ impl Pair {
     /// The same for programs that two services carry.
     pub(crate) fn start_served(program: &str, options: &str, services: &Services) -> Option<Self> {
         let port = Addresses::new().port;
-        let at = [0, 1].map(|end| (At::Socket(&services.sockets[end]), "trunk0"));
-        Self::start_at(program, options, port, at)
+        Self::start_at(program, options, port, services.ends())
+    }
+
+    /// Starts another pair at the services while this one runs.
+    pub(crate) fn beside(&self, program: &str, options: &str, services: &Services) -> Option<Self> {
+        let port = Addresses::new().port;
+        Self::start_now(program, options, port, services.ends(), None)
     }
 
     fn start_at(
         program: &str,
         options: &str,
         port: u16,
-        [server, client]: [(At<'_>, &str); 2],
+        ends: [(At<'_>, &str); 2],
     ) -> Option<Self> {
         static TURN: Mutex<()> = Mutex::new(());
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        Self::start_now(program, options, port, ends, Some(turn))
+    }
+
+    fn start_now(
+        program: &str,
+        options: &str,
+        port: u16,
+        [server, client]: [(At<'_>, &str); 2],
+        turn: Option<MutexGuard<'static, ()>>,
+    ) -> Option<Self> {
         // What runs the program may stand before it.
         let needed = program
             .split_whitespace()
@@ -152,7 +176,6 @@ impl Pair {
             return None;
         }
         library();
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let line = |device| format!("{program} -d {device} -p {port} {options}");
         let mut server = Program::start(command(&line(server.1), server.0)).unwrap();
         server.listens(port, Instant::now() + PATIENCE);

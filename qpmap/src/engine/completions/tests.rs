@@ -67,6 +67,30 @@ fn every_program_that_armed_is_woken_when_what_was_published_is_let_go() {
 }
 
 #[test]
+fn programs_are_woken_in_the_order_in_which_their_queues_got_something() {
+    struct Named(usize, Arc<std::sync::Mutex<Vec<usize>>>);
+    impl Notify for Named {
+        fn notify(&self) {
+            self.1.lock().unwrap().push(self.0);
+        }
+    }
+    let (mut owner, order) = (Completions::new(), Arc::default());
+    let queues = [0, 1, 2].map(|name| {
+        let (cq, queue) = owner
+            .create(8, Some(Arc::new(Named(name, Arc::clone(&order)))))
+            .unwrap();
+        queue.arm(false);
+        (cq, queue)
+    });
+    for name in [1, 0, 2, 1] {
+        assert_eq!(owner.push(queues[name].0, &DONE), None);
+    }
+    owner.publish();
+    assert_eq!(*order.lock().unwrap(), [1, 0, 2]);
+    assert_eq!(queues.map(|(_, queue)| polled(&queue)), [1, 2, 1]);
+}
+
+#[test]
 fn a_queue_that_overran_is_told_once_and_takes_no_more_qps() {
     let mut owner = Completions::<Heap>::new();
     let (cq, _queue) = owner.create(1, None).unwrap();
