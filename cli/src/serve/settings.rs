@@ -286,18 +286,25 @@ fn places(mut addresses: Vec<IpAddr>, mut sockets: Vec<PathBuf>) -> Result<Vec<(
             format!("a socket for each address is needed: {nodes} --address, {named} --socket");
         return Err(wrong(why));
     }
-    for (place, socket) in sockets.iter_mut().enumerate() {
-        let address = addresses[place].to_canonical();
-        if addresses[..place]
-            .iter()
-            .any(|other| other.to_canonical() == address)
-        {
-            return Err(wrong(format!("--address {address}: it is given twice")));
-        }
+    for socket in &mut sockets {
         *socket = socket::absolute(socket)
             .map_err(|error| wrong(format!("--socket {}: {error}", socket.display())))?;
     }
+    let canonical: Vec<_> = addresses.iter().map(IpAddr::to_canonical).collect();
+    if let Some(address) = repeated(&canonical) {
+        return Err(wrong(format!("--address {address}: it is given twice")));
+    }
+    if let Some(socket) = repeated(&sockets) {
+        let shown = socket.display();
+        return Err(wrong(format!("--socket {shown}: it is given twice")));
+    }
     Ok(addresses.into_iter().zip(sockets).collect())
+}
+
+/// The first that is there twice.
+fn repeated<T: PartialEq>(all: &[T]) -> Option<&T> {
+    let mut each = all.iter().enumerate();
+    each.find_map(|(place, one)| all[..place].contains(one).then_some(one))
 }
 
 fn read(path: &Path) -> Result<Flags> {
@@ -384,6 +391,14 @@ mod tests {
             (
                 "address = [\"::1\", \"::2\"]\nsocket = \"@a\"\n",
                 "2 --address, 1 --socket",
+            ),
+            (
+                "address = [\"::1\", \"::2\"]\nsocket = [\"@a\", \"@b\", \"@a\"]\n",
+                "2 --address, 3 --socket",
+            ),
+            (
+                "address = [\"::1\", \"::2\"]\nsocket = [\"/run/it\", \"/run/./it\"]\n",
+                "--socket /run/it: it is given twice",
             ),
             ("segment-bytes = \"1X\"\n", "segment-bytes"),
         ] {
