@@ -27,6 +27,9 @@ const ADDRESS: &str = "TRUNKLINE_ADDRESS";
 /// Where the system looks for libraries first.
 const LIBRARIES: &str = "LD_LIBRARY_PATH";
 
+/// Most devices of a program: as many as the library sees (verbs/src/node.rs).
+const MAX_DEVICES: usize = 16;
+
 /// Options of `trunkline run`.
 #[derive(Args, Debug)]
 #[command(
@@ -96,7 +99,7 @@ pub(crate) fn run(args: &RunArgs, level: Option<log::Level>, interrupt: &Interru
     let libraries = search_path(&library, environment::get(LIBRARIES).as_deref())?;
     let set = [SOCKET, ADDRESS].map(environment::get);
     let places = places(args, set)?;
-    check_apart(&places)?;
+    check_devices(&places)?;
     let mut sockets = Vec::new();
     let mut holds = Vec::new();
     for place in places {
@@ -158,8 +161,14 @@ fn places(args: &RunArgs, set: [Option<OsString>; 2]) -> Result<Vec<Place>> {
     several(&addresses).map(own).collect()
 }
 
-/// Checks that no service is meant twice: the program would have two devices that are one.
-fn check_apart(places: &[Place]) -> Result<()> {
+/// Checks that no service is meant twice, as the program would have two devices that are one, and
+/// that none is meant which the program would not see.
+fn check_devices(places: &[Place]) -> Result<()> {
+    let count = places.len();
+    if count > MAX_DEVICES {
+        let why = format!("{count} devices: a program has at most {MAX_DEVICES}");
+        return Err(wrong(why));
+    }
     for (number, place) in places.iter().enumerate() {
         if !places[..number].contains(place) {
             continue;
@@ -293,9 +302,24 @@ mod tests {
             (["--socket", "@here", "--socket", "@here"], true),
         ] {
             let line = args(&[&words[..], &["true"]].concat());
-            let apart = check_apart(&places(&line, [None, None]).unwrap());
+            let apart = check_devices(&places(&line, [None, None]).unwrap());
             assert_eq!(apart.is_err(), twice, "{words:?}");
         }
+    }
+
+    #[test]
+    fn a_device_more_than_programs_see_is_refused() {
+        let of = |count: usize| (0..count).map(|at| Place::Given(format!("@{at}").into()));
+        let check = |count| check_devices(&of(count).collect::<Vec<_>>());
+        assert!(check(MAX_DEVICES).is_ok());
+        let why = check(MAX_DEVICES + 1).unwrap_err().to_string();
+        assert!(
+            why.contains("17 devices") && why.contains("at most 16"),
+            "{why}"
+        );
+        let library = include_str!("../../verbs/src/node.rs");
+        let most = format!("const MAX_DEVICES: usize = {MAX_DEVICES};");
+        assert!(library.contains(&most), "the library sees as many");
     }
 
     #[test]
