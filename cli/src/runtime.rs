@@ -9,7 +9,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// The variable that names the folder which the system makes for a user's session.
-const SESSION: &str = "XDG_RUNTIME_DIR";
+pub(crate) const SESSION: &str = "XDG_RUNTIME_DIR";
 
 /// Returns the folder, which nobody else can enter. It is made where it is missing.
 ///

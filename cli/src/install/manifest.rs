@@ -64,7 +64,7 @@ impl Manifest {
     /// It cannot be read, or is none.
     pub(super) fn read(prefix: &Path) -> Result<Option<Self>> {
         let path = Self::path(prefix);
-        let text = match std::fs::read_to_string(&path) {
+        let text = match std::fs::read(&path) {
             Ok(text) => text,
             Err(error)
                 if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
@@ -75,8 +75,10 @@ impl Manifest {
                 return Err(error).with_context(|| format!("cannot read {}", render(&path)));
             }
         };
-        let read: Self = serde_json::from_str(&text)
-            .with_context(|| format!("{} makes no sense", render(&path)))?;
+        // Which folders were there before is not known then: those of the installation stay.
+        let remedy = format!("remove {} and install again", render(&path));
+        let read: Self = serde_json::from_slice(&text)
+            .with_context(|| format!("what is installed cannot be told: {remedy}"))?;
         let mut below = read
             .files
             .iter()
@@ -86,8 +88,7 @@ impl Manifest {
             below.all(|path| path
                 .components()
                 .all(|part| matches!(part, Component::Normal(_)))),
-            "{} names files that are not below {}",
-            render(&path),
+            "files that are not below {} are among what is installed: {remedy}",
             render(prefix)
         );
         Ok(Some(read))

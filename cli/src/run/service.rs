@@ -1,8 +1,9 @@
 //! The user's own service at an address: one per network namespace, started where none runs.
 
 use crate::log;
-use crate::runtime::{self, try_lock};
-use anyhow::{Context, Result, anyhow, bail};
+use crate::runtime::{self, SESSION, try_lock};
+use crate::socket;
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::ValueEnum;
 use rustix::fs::Mode;
 use rustix::process::{geteuid, umask};
@@ -99,7 +100,13 @@ pub(super) fn hold(
 fn socket_of(address: IpAddr) -> Result<PathBuf> {
     let namespace = std::fs::metadata("/proc/self/ns/net").context("/proc/self/ns/net")?;
     let name = format!("net-{}-{address}.socket", namespace.ino());
-    Ok(runtime::folder()?.join(name))
+    let path = runtime::folder()?.join(name);
+    ensure!(
+        socket::address(path.as_os_str()).is_ok(),
+        "{} is too long for a socket, of which {SESSION} names the folder",
+        path.display()
+    );
+    Ok(path)
 }
 
 /// Waits for the turn to start a service at that socket.

@@ -113,6 +113,28 @@ fn what_is_replaced_or_kept_is_said() {
 }
 
 #[test]
+fn a_damaged_list_of_what_is_installed_is_told_with_what_helps() {
+    let directory = Directory::new();
+    let prefix = directory.file("prefix");
+    assert!(install(&prefix, &[]).status.success());
+    let list = Path::new(&prefix).join("lib/trunkline/installed.json");
+    let outside = br#"{"version":"0","files":[],"folders":["../x"]}"#;
+    for damage in [&b""[..], b"{\"files\"", b"\xff\xfe", outside] {
+        std::fs::write(&list, damage).unwrap();
+        for output in [install(&prefix, &[]), uninstall(&prefix, &[])] {
+            let says = complaint(&output, 1);
+            let remedy = format!("remove {} and install again", list.display());
+            assert!(says.contains(&remedy), "{says}");
+        }
+    }
+    // What it says helps.
+    std::fs::remove_file(&list).unwrap();
+    assert!(install(&prefix, &[]).status.success());
+    assert!(uninstall(&prefix, &[]).status.success());
+    assert_eq!(files(Path::new(&prefix)), BTreeSet::new());
+}
+
+#[test]
 fn the_library_of_somebody_else_is_neither_installed_nor_replaced() {
     let directory = Directory::new();
     let (other, prefix) = (directory.file("libibverbs.so.1"), directory.file("prefix"));

@@ -355,6 +355,22 @@ fn the_variables_of_the_environment_are_heeded_and_empty_ones_are_not() {
 }
 
 #[test]
+fn a_folder_that_is_too_long_for_a_socket_is_named_with_its_variable() {
+    let user = User::new();
+    let folder = user.folder.file(&"x".repeat(90));
+    std::fs::create_dir(&folder).unwrap();
+    let mut command = user.command("0.2", &["true"]);
+    let says = complaint(
+        &command.env("XDG_RUNTIME_DIR", &folder).output().unwrap(),
+        1,
+    );
+    assert!(
+        says.starts_with(&folder) && says.contains("XDG_RUNTIME_DIR"),
+        "{says}"
+    );
+}
+
+#[test]
 fn who_has_the_address_is_named_with_the_way_to_attach_there() {
     let user = User::new();
     let socket = user.folder.file("other");
