@@ -78,7 +78,7 @@ pub(crate) fn run(args: &ServeArgs, interrupt: &Interrupt) -> Result<()> {
     if args.detached {
         std::env::set_current_dir("/").context("cannot go to /")?;
     } else if args.detach {
-        return detach::start(&settings.places[0].1);
+        return detach::start(&settings.places[0].1, interrupt);
     }
     raise_limit();
     // Packets allocate nothing; programs that come and go do.

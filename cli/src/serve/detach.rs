@@ -1,17 +1,20 @@
 //! A service that runs on when the command that started it has ended.
 
 use super::NOTIFY_SOCKET;
+use crate::interrupt::Interrupt;
 use crate::output;
 use crate::runtime::{self, try_lock};
 use crate::socket;
 use anyhow::{Context, Result, anyhow, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 use trunkline::service::Hold;
 use trunkline_dataplane::process::detach;
@@ -20,7 +23,7 @@ use trunkline_dataplane::process::detach;
 pub(super) const DETACHED: &str = "detached";
 /// How long a service that is ending has for it.
 const ENDING: Duration = Duration::from_secs(5);
-/// How often its end is looked for.
+/// How often its end is looked for, and whether this command is to end.
 const LOOK: Duration = Duration::from_millis(10);
 /// Most bytes of a log that are searched for why a service did not start.
 const MOST: u64 = 64 << 10;
@@ -28,9 +31,9 @@ const MOST: u64 = 64 << 10;
 /// Starts this command once more, detached, and waits until programs can attach at `socket`.
 ///
 /// # Errors
-/// Somebody serves there, or the service did not start: what it says. Nothing can be printed: the
-/// service is ended.
-pub(super) fn start(socket: &Path) -> Result<()> {
+/// Somebody serves there, or the service did not start: what it says. Nothing can be printed, or
+/// somebody wants this command to end: the service is ended.
+pub(super) fn start(socket: &Path, interrupt: &Interrupt) -> Result<()> {
     let path = log_of(socket)?;
     let mut log = open(&path).with_context(|| format!("cannot open {}", path.display()))?;
     own(&log, socket, &path)?;
@@ -47,20 +50,43 @@ pub(super) fn start(socket: &Path) -> Result<()> {
     command.env_remove(NOTIFY_SOCKET);
     detach(&mut command);
     let mut child = command.spawn().context("cannot start a process")?;
-    let mut line = String::new();
-    if let Some(told) = child.stdout.take() {
-        BufReader::new(told).read_line(&mut line)?;
-    }
-    if line.is_empty() {
-        return Err(why(&mut log, begin, &path));
-    }
-    let told = tell(&line);
+    let heard = match child.stdout.take() {
+        Some(stdout) => hear(stdout, interrupt),
+        None => Ok(String::new()),
+    };
+    let told = match heard {
+        Ok(line) if line.is_empty() => return Err(why(&mut log, begin, &path)),
+        Ok(line) => tell(&line).and_then(|()| Ok(interrupt.check()?)),
+        Err(error) => Err(error),
+    };
     if told.is_err() {
-        // Who is told of a failure does not expect a service.
+        // Who is told of a failure does not expect a service. It may take longer to end than this
+        // command has.
+        interrupt.heed();
         let _ = kill_process(Pid::from_child(&child), Signal::TERM);
         let _ = child.wait();
     }
     told
+}
+
+/// The line that the service says when programs can attach; nothing: it has ended.
+///
+/// # Errors
+/// Somebody wants this command to end before that.
+fn hear(stdout: ChildStdout, interrupt: &Interrupt) -> Result<String> {
+    let pause = Timespec::try_from(LOOK)?;
+    loop {
+        interrupt.check()?;
+        let mut awaited = [PollFd::new(&stdout, PollFlags::IN)];
+        match poll(&mut awaited, Some(&pause)) {
+            Ok(0) | Err(Errno::INTR) => {}
+            Ok(_) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let mut line = String::new();
+    BufReader::new(stdout).read_line(&mut line)?;
+    Ok(line)
 }
 
 /// Says what the service says.

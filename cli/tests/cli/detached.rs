@@ -2,10 +2,12 @@
 
 use crate::running::User;
 use crate::{FULL, complaint, text, trunkline};
-use rustix::process::{Signal, kill_process};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 use trunkline::Node;
 
 fn command(user: &User, socket: &str, words: &[&str]) -> Command {
@@ -39,6 +41,34 @@ fn a_detached_service_serves_when_the_command_has_ended() {
     drop(program);
     let output = serve(&user, &socket, &["--detach"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+/// Whether a process has said something.
+fn has_spoken(child: &Child) -> bool {
+    let mut spoken = [PollFd::new(child.stdout.as_ref().unwrap(), PollFlags::IN)];
+    let now = Timespec::default();
+    poll(&mut spoken, Some(&now)).unwrap() > 0
+}
+
+/// At whatever moment of its start that is, before it has said that programs can attach.
+#[test]
+fn whoever_ends_the_command_that_starts_a_service_ends_the_service() {
+    let user = User::new();
+    let socket = user.folder.file("socket");
+    for ms in (0..60).step_by(3) {
+        let mut command = command(&user, &socket, &["--detach"]);
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(ms));
+        if has_spoken(&child) {
+            assert!(ms > 0 && child.wait().unwrap().success());
+            break;
+        }
+        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+        let ended = child.wait().unwrap();
+        assert!(!ended.success(), "{ms} ms after it began");
+        assert_eq!(user.services(), [0; 0], "{ms} ms after it began");
+    }
 }
 
 #[test]
