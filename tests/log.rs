@@ -4,40 +4,15 @@
 mod common;
 
 use common::faulty::{self, Fault};
+use common::written::Written;
 use common::{End, Pair, address, inline, until};
-use std::io::{self, Write};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tracing_subscriber::filter::LevelFilter;
 use trunkline::{
     ConnectionOptions, ConnectionState, Errno, Gid, NoConnection, QpAddress, QpOptions, QpState,
     SendOp,
 };
-
-/// What was written.
-#[derive(Clone, Default)]
-struct Written(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Written {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Written {
-    /// The lines that say `what`.
-    fn lines(&self, what: &str) -> Vec<String> {
-        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
-        let lines = text.lines().filter(|line| line.contains(what));
-        lines.map(str::to_owned).collect()
-    }
-}
 
 /// Reads what inline nodes of this thread say while `run` runs.
 fn log_of(level: LevelFilter, run: impl FnOnce(&Written)) -> Written {

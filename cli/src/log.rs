@@ -9,7 +9,7 @@ use tracing_subscriber::filter::LevelFilter;
 pub(crate) enum Level {
     /// Workers that failed.
     Error,
-    /// And peers that fell silent, what the machine refuses, and CQs that overran.
+    /// And peers that fell silent, what the machine or a service refuses, and CQs that overran.
     Warn,
     /// And nodes that start and end, and peers that are met.
     Info,

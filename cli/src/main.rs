@@ -38,7 +38,7 @@ const FAILED: u8 = 1;
 #[derive(Debug, Parser)]
 #[command(name = "trunkline", version)]
 struct Cli {
-    /// Write what nodes of this process meet to standard error.
+    /// Write what nodes of this process meet to standard error [default: warn for serve].
     #[arg(long, value_name = "LEVEL", global = true, display_order = 100)]
     log: Option<log::Level>,
     #[command(subcommand)]
@@ -74,7 +74,9 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli) -> Result<()> {
-    if let Some(level) = cli.log {
+    // Who looks after a service hears at least of what it cannot do.
+    let of_service = matches!(cli.command, Command::Serve(_)).then_some(log::Level::Warn);
+    if let Some(level) = cli.log.or(of_service) {
         log::install(level);
     }
     let interrupt = Interrupt::install().context("cannot handle signals")?;

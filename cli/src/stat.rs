@@ -141,6 +141,13 @@ fn print_service(service: &ServiceStatus, out: &mut impl Write) -> io::Result<()
         "{} programs with {} QPs; {} parted with for violations",
         service.client_count, service.qps, service.violations
     )?;
+    if service.without_descriptor > 0 {
+        let programs = service.without_descriptor;
+        writeln!(
+            out,
+            "{programs} turned away without a descriptor: LimitNOFILE=, ulimit -n"
+        )?;
+    }
     if service.clients.is_empty() {
         return Ok(());
     }
@@ -239,6 +246,7 @@ mod tests {
             "counters": counts, "drops": drops, "peers": vec![peer; 20], "peer_count": 300,
             "service": {
                 "clients": vec![client; 20], "client_count": 20, "qps": 99, "violations": 3,
+                "without_descriptor": u64::MAX,
             },
         }))
         .unwrap()

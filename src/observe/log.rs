@@ -4,7 +4,8 @@
 //! - error: a worker failed.
 //! - warn: a connection died of its peer's silence; the machine refuses an offload, or to send to a
 //!   peer; a CQ overran, and its QPs go to error; a service parts with a program for what it did;
-//!   a program cannot share memory with its service.
+//!   a program cannot share memory with its service; a service turns programs away for want of
+//!   descriptors.
 //! - info: nodes start and end; programs attach to a service and end; peers are met, start anew;
 //!   what programs asked for cannot be had.
 //! - debug: steps of handshakes, connections that open and close, QPs that change connections or go
@@ -161,6 +162,11 @@ pub(crate) fn parted(client: &ClientStatus, why: &str, is_violation: bool) {
     } else {
         info!(%name, pid, uid, qps, %why, "a program is gone");
     }
+}
+
+/// Programs were turned away by a service that has no descriptor left.
+pub(crate) fn without_descriptor(programs: u64, why: &str) {
+    warn!(programs, why, "programs were turned away");
 }
 
 /// A program promotes no memory at its service any more.

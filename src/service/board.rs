@@ -51,6 +51,9 @@ pub struct ServiceStatus {
     pub qps: u64,
     /// How many programs were parted with because of what they did.
     pub violations: u64,
+    /// How many programs were turned away, or parted with, as the service had no descriptor left.
+    #[serde(default)]
+    pub without_descriptor: u64,
 }
 
 /// What the service and its thread share.
@@ -59,6 +62,8 @@ pub(super) struct Board {
     clients: Mutex<Vec<ClientStatus>>,
     /// Programs that were parted with because of what they did.
     pub(super) violations: AtomicU64,
+    /// Programs for which there was no descriptor.
+    pub(super) without_descriptor: AtomicU64,
     /// The thread ends.
     pub(super) stop: AtomicBool,
     /// It has ended as nobody used the service.
@@ -105,6 +110,7 @@ impl Board {
             client_count,
             qps,
             violations: self.violations.load(Ordering::Relaxed),
+            without_descriptor: self.without_descriptor.load(Ordering::Relaxed),
         }
     }
 }

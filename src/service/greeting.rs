@@ -2,6 +2,7 @@
 
 use super::client::{Client, Stage};
 use super::limits::Limits;
+use super::shortage::REMEDY;
 use super::trust::{Patiences, Trusted};
 use crate::node::Node;
 use std::os::fd::OwnedFd;
@@ -25,6 +26,11 @@ pub(super) fn refused((reason, text): &TurnedAway) -> Answer {
     let text = Text::clipped(text);
     let reason = *reason;
     Refused { reason, text }.into()
+}
+
+/// Why a program is not let in for which no descriptor is left.
+pub(super) fn no_descriptor() -> TurnedAway {
+    (Reason::NoDescriptor, REMEDY.to_owned())
 }
 
 /// Checks that a program of this user may come, beside those of `users`.

@@ -23,6 +23,7 @@ mod reaper;
 mod reply;
 mod requests;
 mod server;
+mod shortage;
 mod trust;
 mod turn;
 mod turned_away;
@@ -150,6 +151,11 @@ impl Service {
     /// How many programs were parted with because of what they did.
     pub fn violations(&self) -> u64 {
         self.board.violations.load(Ordering::Relaxed)
+    }
+
+    /// How many programs were turned away, or parted with, as the service had no descriptor left.
+    pub fn without_descriptor(&self) -> u64 {
+        self.board.without_descriptor.load(Ordering::Relaxed)
     }
 }
 

@@ -8,6 +8,7 @@ use super::idle::Idle;
 use super::limits::Limits;
 use super::listener::Listener;
 use super::reaper::{Left, Reaper, Remains};
+use super::shortage::{REMEDY, Shortage};
 use super::turn::{Answered, Parting, Turn, attach, deliver, hear};
 use super::turned_away::TurnedAway;
 use crate::error::Error;
@@ -72,6 +73,7 @@ pub(super) struct Server {
     closing: Vec<(u32, Closing)>,
     /// Closes the sockets of those that are not let in.
     turned_away: TurnedAway,
+    shortage: Shortage,
     idle: Idle,
     /// Programs that want to be let in are waited for.
     listens: bool,
@@ -139,6 +141,7 @@ impl Server {
             reaping: VecDeque::new(),
             closing: Vec::new(),
             turned_away: TurnedAway::default(),
+            shortage: Shortage::default(),
             idle: Idle::begin(Instant::now()),
             listens: true,
             is_news: false,
@@ -230,7 +233,8 @@ impl Server {
             let socket = match self.listener.accept() {
                 Some(Ok(socket)) => socket,
                 Some(Err(socket)) => {
-                    self.turned_away.close(None, socket);
+                    let uid = peer(socket.as_fd()).ok().map(|peer| peer.uid);
+                    self.refuse(uid, socket, &greeting::no_descriptor());
                     continue;
                 }
                 None => return,
@@ -241,18 +245,38 @@ impl Server {
             };
             let admitted = greeting::admit(peer, &self.limits, self.users());
             if let Err(why) = admitted {
-                // It has asked nothing yet: this answers what it says first.
-                let refused = greeting::refused(&why).to_bytes(0);
-                let _ = try_send_with_fds(socket.as_fd(), &refused, &[]);
-                self.turned_away.close(Some(peer.uid), socket);
+                self.refuse(Some(peer.uid), socket, &why);
                 continue;
             }
             let workers = self.node.workers().count();
             match Client::new(socket, peer, workers, &self.limits) {
                 Ok(client) => self.enter(client),
                 // No descriptor is left for its events.
-                Err(socket) => self.turned_away.close(Some(peer.uid), socket),
+                Err(socket) => self.refuse(Some(peer.uid), socket, &greeting::no_descriptor()),
             }
+        }
+    }
+
+    /// Says why a program is not let in, which has asked nothing yet: this answers what it says
+    /// first.
+    fn refuse(&mut self, uid: Option<u32>, socket: OwnedFd, why: &greeting::TurnedAway) {
+        self.note_shortage(why.0);
+        let refused = greeting::refused(why).to_bytes(0);
+        // It may be gone.
+        let _ = try_send_with_fds(socket.as_fd(), &refused, &[]);
+        self.turned_away.close(uid, socket);
+    }
+
+    /// Counts a program that goes for want of a descriptor, and says so now and then.
+    fn note_shortage(&mut self, reason: Reason) {
+        if reason != Reason::NoDescriptor {
+            return;
+        }
+        self.board
+            .without_descriptor
+            .fetch_add(1, Ordering::Relaxed);
+        if let Some(programs) = self.shortage.note(Instant::now()) {
+            log::without_descriptor(programs, REMEDY);
         }
     }
 
@@ -443,6 +467,7 @@ impl Server {
         if let Some(process) = process {
             let _ = epoll::delete(&self.epoll, &process);
         }
+        self.note_shortage(reason);
         if parting.is_violation() {
             self.board.violations.fetch_add(1, Ordering::Relaxed);
         }

@@ -6,6 +6,7 @@ use super::greeting::{self, Judges, TurnedAway};
 use super::limits::Limits;
 use super::reply::Reply;
 use super::requests::Desk;
+use super::shortage::REMEDY;
 use crate::node::Node;
 use crate::observe::log;
 use std::io::ErrorKind;
@@ -208,9 +209,7 @@ pub(super) fn hear(
             _ => Err(Parting::new(Reason::Asked, error.to_string())),
         },
         // It did nothing wrong: this process has as many open as it may.
-        Err(error @ SocketError::DescriptorsLost) => {
-            Err(Parting::new(Reason::Failed, error.to_string()))
-        }
+        Err(SocketError::DescriptorsLost) => Err(Parting::new(Reason::NoDescriptor, REMEDY)),
         Err(error) => Err(Parting::new(Reason::BadMessage, error.to_string())),
     }
 }

@@ -9,6 +9,7 @@
 pub mod faulty;
 pub mod host;
 pub mod stranger;
+pub mod written;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};

@@ -204,6 +204,8 @@ numbered! {
         Failed = 8,
         /// Memory of the client blocked for longer than anybody waits.
         TooSlow = 9,
+        /// The service has no descriptor left.
+        NoDescriptor = 10,
     }
 }
 

@@ -354,8 +354,8 @@ fn reasons_that_there_are_not_are_refused() {
     for (reason, valid) in [
         (0, false),
         (1, true),
-        (9, true),
-        (10, false),
+        (10, true),
+        (11, false),
         (0x101, false),
     ] {
         let mut fields = vec![0; 2 + 193];

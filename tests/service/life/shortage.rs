@@ -3,9 +3,11 @@
 use super::peers::{Neighbour, Peer};
 use super::roles::ROOM;
 use super::{Process, alone, hear, new_service, say, within};
+use crate::common::written::Written;
 use crate::common::{address, wait_for};
 use std::ptr::NonNull;
 use std::time::Duration;
+use tracing_subscriber::filter::LevelFilter;
 use trunkline::service::{Limits, Service};
 use trunkline::{
     Access, AttachOptions, Cq, Drive, Node, Promotion, Qp, RecvWr, Remote, SendWr, Status,
@@ -23,12 +25,15 @@ fn allow(descriptors: u64) {
 
 /// A service that may have few descriptors, and more when it is told so.
 pub(super) fn poor_service(path: &str) {
+    let log = Written::install(LevelFilter::WARN);
     let node = Node::builder().address(address()).drive(Drive::Threaded);
     let service = Service::start(node.build().unwrap(), path, &Limits::default()).unwrap();
     allow(super::count("fd") as u64 + 40);
     say(&());
     let () = hear();
-    say(&(service.clients().len(), service.violations()));
+    let turned_away = service.without_descriptor();
+    say(&(service.clients().len(), service.violations(), turned_away));
+    say(&log.lines("LimitNOFILE"));
     allow(1024);
     say(&());
     let () = hear();
@@ -57,15 +62,21 @@ fn a_service_without_descriptors_turns_programs_away_and_recovers() {
         refused.last()
     );
     assert!(!refused.is_empty() && !nodes.is_empty());
+    assert!(refused.iter().all(|why| why.contains("LimitNOFILE")));
+    let count = refused.len();
     // Those that are here are refused what takes descriptors, and nothing else.
     let refused = (0..40).find_map(|_| nodes[0].create_cq(8).err());
     println!("a CQ: {refused:?}");
     assert!(refused.is_some());
     assert!(nodes.iter().all(|node| node.health().down.is_none()));
     process.tell(&());
-    let (clients, violations): (usize, u64) = process.hear();
+    let (clients, violations, turned_away): (usize, u64, usize) = process.hear();
     assert_eq!(clients, nodes.len() + 1);
     assert_eq!(violations, 0, "to be turned away is no violation");
+    assert_eq!(turned_away, count, "each is counted");
+    let log: Vec<String> = process.hear();
+    // The first is told of at once, and others rarely.
+    assert!((1..=3).contains(&log.len()), "{log:#?}");
     let () = process.hear();
     let (rounds, slowest, beside) = neighbour.stop();
     println!("{rounds} messages beside, {slowest:?} the slowest");
