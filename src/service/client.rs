@@ -23,6 +23,9 @@ use trunkline_qpmap::Tenant;
 /// Most segments that a program is lent: each is a mapping and a descriptor of the service.
 const MAX_LENT: u32 = 64;
 
+/// How often a program may ask for a userfaultfd device, of which it needs one.
+pub(super) const MAX_USERFAULTS: u32 = 16;
+
 /// How far a program has come.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum Stage {
@@ -68,6 +71,8 @@ pub(super) struct Belongings {
     pub(super) memories: Table<Arc<Piece>>,
     /// Segments whose pages it gives out by itself.
     pub(super) lent: Table<Arc<Lent>>,
+    /// How often it has asked for a userfaultfd device: what it got it keeps.
+    pub(super) userfaults: u32,
     pub(super) bells: Bells,
     pub(super) graves: Graves,
     pub(super) pieces: Pieces,
@@ -113,6 +118,7 @@ impl Client {
                 pds: Table::new(limits.mrs),
                 memories: Table::new(limits.mrs),
                 lent: Table::new(MAX_LENT),
+                userfaults: 0,
                 bells: Bells::new(workers, limits.qps),
                 graves: Graves::default(),
                 pieces: Pieces::new(limits.segment_bytes),

@@ -63,6 +63,13 @@ fn each_quota_is_refused_by_its_name_and_what_is_freed_can_be_had_again() {
     let (count, why) = as_many_as_possible(&mut raw, region);
     assert_eq!(count, 3);
     assert!(why.contains("10000"), "{why}");
+    // Whether there is a device or not: it is opened no more.
+    let fault = Request::from(ask::OpenUserfault {});
+    let answers = (0..17).map(|_| raw.ask(fault));
+    let Some(Answer::Failed(why)) = answers.last() else {
+        panic!("the 17th userfaultfd is not refused");
+    };
+    assert!(why.text.as_str().contains("16"), "{}", why.text.as_str());
     // All pieces of 64 KiB that there are, and the CQs have some bytes, too.
     let (count, why) = as_many_as_possible(&mut raw, ask::AllocMemory { words: 1 << 13 });
     assert!(count <= 4, "{count} pieces of memory, of 4");

@@ -3,7 +3,7 @@
 use super::{Answered, Desk, busy, done, entry, full};
 use crate::node::shared::Shared;
 use crate::platform::Reach;
-use crate::service::client::words;
+use crate::service::client::{MAX_USERFAULTS, words};
 use crate::service::objects::MrEntry;
 use crate::service::reply::{Refusal, Reply};
 use crate::verbs::ah::check_peer;
@@ -94,7 +94,13 @@ impl Desk<'_> {
         done()
     }
 
-    pub(super) fn open_userfault(&self) -> Answered {
+    pub(super) fn open_userfault(&mut self) -> Answered {
+        let asked = &mut self.client.belongings.userfaults;
+        if *asked >= MAX_USERFAULTS {
+            let (what, limit) = ("userfaultfd devices", MAX_USERFAULTS.into());
+            return Err(VerbsError::Limit { what, limit }.into());
+        }
+        *asked += 1;
         let device = promotion::open_device()?;
         Ok(Reply {
             descriptor: Some(Arc::new(device)),
