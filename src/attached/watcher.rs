@@ -90,8 +90,17 @@ impl Watcher {
     }
 
     pub(super) fn unwatch(&self, token: u64) {
-        // Closed, its descriptor leaves the epoll instance.
-        drop(self.watched.cqs().all.remove(&token));
+        let mut cqs = self.watched.cqs();
+        let Some(cq) = cqs.all.remove(&token) else {
+            return;
+        };
+        // In a child of this process the instance is the parent's still, which goes on.
+        if self.watched.line.life().is_forked() {
+            return;
+        }
+        // To close it would not be enough: a child of this process has it, too.
+        let deleted = epoll::delete(&self.watched.epoll, cq.signals.as_fd());
+        debug_assert!(deleted.is_ok(), "it was added: {deleted:?}");
     }
 }
 

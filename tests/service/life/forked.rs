@@ -4,8 +4,9 @@ use super::peers::Peer;
 use super::roles::connect;
 use super::{Process, alone, new_service, rest, say, within};
 use crate::common::wait_for;
+use std::sync::Arc;
 use std::time::Duration;
-use trunkline::{Access, Down, Error, Node, QpModify, QpOptions, RecvWr, SendWr, Status};
+use trunkline::{Access, Down, Error, Node, Notify, QpModify, QpOptions, RecvWr, SendWr, Status};
 
 /// Makes a child that does this, and exits with what it gives.
 fn fork(child: impl FnOnce() -> i32) -> i32 {
@@ -137,6 +138,44 @@ pub(super) fn calls_in_a_child(path: &str) {
         100,
         "{status:#x}: which is wrong"
     );
+}
+
+/// Descriptors that the epoll instances of this process watch (`proc_pid_fdinfo(5)`).
+fn watched() -> usize {
+    let all = std::fs::read_dir("/proc/self/fdinfo").unwrap().flatten();
+    let texts = all.filter_map(|fd| std::fs::read_to_string(fd.path()).ok());
+    let of_one = |text: String| text.lines().filter(|line| line.starts_with("tfd:")).count();
+    texts.map(of_one).sum()
+}
+
+/// Drops a CQ that notifies it, of which a child has the descriptors still.
+pub(super) fn lets_go_of_a_cq(path: &str) {
+    struct Silent;
+    impl Notify for Silent {
+        fn notify(&self) {}
+    }
+    let node = Node::attach(path).unwrap();
+    let before = watched();
+    let cq = node.create_cq_notifying(8, Arc::new(Silent)).unwrap();
+    let with = watched();
+    let child = fork(rest_alone);
+    drop(cq);
+    // What is left is that the CQ's own instance, which the child has, watches what it did.
+    say(&(before, with, watched()));
+    // SAFETY: it is a child of this process, which lives.
+    assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
+}
+
+#[test]
+fn a_cq_that_is_gone_is_watched_no_more_though_a_child_has_its_descriptors() {
+    let _alone = alone();
+    let (_service, path) = new_service();
+    let mut process = Process::start("lets go", &path);
+    let (before, with, after): (usize, usize, usize) = process.hear();
+    println!("{before} before, {with} with it, {after} after");
+    assert!(with > before);
+    assert_eq!(after, before);
+    process.finish();
 }
 
 /// As above; what the parent has goes on.

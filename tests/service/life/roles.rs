@@ -37,6 +37,7 @@ pub(super) fn play(role: &str, path: &str) {
             "promoting" => promotes(path),
             "forks" => forked::forks(path),
             "silent forks" => forked::silent_forks(path),
+            "lets go" => forked::lets_go_of_a_cq(path),
             "forked" => forked::calls_in_a_child(path),
             "no descriptors" => shortage::client_without_descriptors(path),
             "poor service" => shortage::poor_service(path),
