@@ -526,6 +526,21 @@ impl Qp {
         ])
     }
 
+    /// Makes the rings of its queues now. Those of a program's QP at a service are else made at the
+    /// first post, which asks the service for them, and waits while that is stopped: no post does
+    /// once they are there. QPs of other nodes ask nobody, and have theirs from the first post on.
+    ///
+    /// # Errors
+    /// The node is down, or the service has no memory left for this program.
+    pub fn make_rings(&self) -> Result<(), Error> {
+        self.node().life.check()?;
+        if let Some((client, served)) = self.service() {
+            client.ready_to_send(served, &self.0.queues)?;
+            client.ready_to_receive(served, &self.0.queues)?;
+        }
+        Ok(())
+    }
+
     /// Posts send requests (`ibv_post_send(3)`) in order, up to the first that is refused.
     ///
     /// # Errors

@@ -165,6 +165,18 @@ impl Srq {
         self.0.id
     }
 
+    /// Makes its ring now, as [`Qp::make_rings`](crate::Qp::make_rings) does.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn make_ring(&self) -> Result<(), Error> {
+        self.node().life.check()?;
+        if let Some((client, srq)) = self.service() {
+            client.ready_to_share(srq, &self.0.queue)?;
+        }
+        Ok(())
+    }
+
     /// Posts receive requests (`ibv_post_srq_recv(3)`) in order, up to the first that is refused.
     ///
     /// # Errors

@@ -21,6 +21,8 @@ mod roles;
 mod shortage;
 #[path = "life/slow.rs"]
 mod slow;
+#[path = "life/stopped.rs"]
+mod stopped;
 
 use crate::common::service;
 use serde::Serialize;

@@ -67,6 +67,10 @@ fn modify(qp: &Qp, attr: &abi::QpAttr, mask: u32) -> Result<QpState, Errno> {
         wanted.attributes.path_mtu = qp.context.open.node.port_attributes()?.active_mtu;
     }
     for change in call.steps(qp.kind, &wanted.attributes)?.iter().flatten() {
+        if matches!(change, QpModify::Init { .. }) {
+            // From there on there are posts, of which none may wait for a service.
+            qp.qp.make_rings()?;
+        }
         qp.qp.modify(change)?;
     }
     *asked = if to == QpState::Reset {

@@ -41,6 +41,8 @@ unsafe extern "C" fn ibv_create_srq(
         // SAFETY: the program gives attributes, and gets the sizes back there.
         let init = unsafe { init.as_mut() }.ok_or(INVALID)?;
         let srq = whole.pd.create_srq(init.attr.max_wr, init.attr.max_sge)?;
+        // No post may wait for a service.
+        srq.make_ring()?;
         let sizes = srq.query()?;
         (init.attr.max_wr, init.attr.max_sge) = (sizes.max_wr, sizes.max_sge);
         let id = srq.id();

@@ -1,0 +1,65 @@
+//! Services that are stopped (SIGSTOP), and what programs do without them.
+
+use super::peers::Peer;
+use super::{Process, alone};
+use crate::common::{PATIENCE, address, wait_for};
+use std::sync::mpsc::channel;
+use trunkline::{Node, RecvWr, SendWr, Status};
+
+/// A service that does not run at the moment; it goes on when this is dropped.
+struct Stopped(i32);
+
+impl Stopped {
+    fn new(process: &Process) -> Self {
+        let pid = process.pid().cast_signed();
+        // SAFETY: it is a child of this process, which lives.
+        assert_eq!(unsafe { libc::kill(pid, libc::SIGSTOP) }, 0);
+        Self(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::kill(self.0, libc::SIGCONT) }, 0);
+    }
+}
+
+/// The first posts of QPs and of an SRQ, as the service does not answer.
+#[test]
+fn no_post_asks_the_service_once_the_rings_are_made() {
+    let _alone = alone();
+    let path = format!("@trunkline-test/{}/stopped", std::process::id());
+    let mut process = Process::start(&format!("service {}", address()), &path);
+    let begun: Result<(), String> = process.hear();
+    begun.unwrap();
+    let end = Peer::of(Node::attach(&path).unwrap());
+    let ((qa, ca), (qb, cb)) = (end.qp(), end.qp());
+    let srq = end.pd.create_srq(8, 1).unwrap();
+    qa.connect(qb.address()).unwrap();
+    qb.connect(qa.address()).unwrap();
+    qa.make_rings().unwrap();
+    qb.make_rings().unwrap();
+    srq.make_ring().unwrap();
+    let stopped = Stopped::new(&process);
+    std::thread::scope(|threads| {
+        let (done, posted) = channel();
+        threads.spawn(move || {
+            let sges = [end.mr.sge(0, 64)];
+            let receive = RecvWr::new().sges(&sges);
+            qb.post_recv(&[receive]).unwrap();
+            srq.post_recv(&[receive]).unwrap();
+            let send = SendWr::send().inline(b"hello").signaled();
+            qa.post_send(&[send]).unwrap();
+            done.send((end, qa, qb, srq)).unwrap();
+        });
+        let posted = posted.recv_timeout(PATIENCE);
+        drop(stopped);
+        let _all = posted.expect("they wait for the service");
+        for cq in [&ca, &cb] {
+            assert_eq!(wait_for(cq).status, Status::Success);
+        }
+    });
+    process.tell(&());
+    process.finish();
+}
