@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use trunkline::{AttachOptions, Down, Node, Promotion};
+use trunkline::{AttachOptions, Down, Error, Node, Promotion};
 
 /// Names of the variables that say where the node is.
 const SOCKET: &str = "TRUNKLINE_SOCKET";
@@ -231,6 +231,17 @@ impl OpenNode {
         match self.is_forked() {
             true => Err(Errno(libc::EPERM)),
             false => Ok(()),
+        }
+    }
+
+    /// Whether it works.
+    ///
+    /// # Errors
+    /// EIO: it is down. EPERM: this process is a child of the one that opened it.
+    pub(crate) fn check_up(&self) -> Result<(), Errno> {
+        match self.node.health().down {
+            Some(down) => Err(Error::from(down).into()),
+            None => Ok(()),
         }
     }
 

@@ -28,6 +28,7 @@ unsafe extern "C" fn ibv_alloc_pd(context: *mut abi::Context) -> *mut abi::Pd {
     pointer(|| {
         // SAFETY: the program gives an opened device.
         let whole = unsafe { Context::of(context) }?;
+        whole.open.check_up()?;
         let pd = Pd {
             abi: UnsafeCell::new(abi::Pd { context, handle: 0 }),
             pd: whole.open.node.alloc_pd(),

@@ -47,6 +47,8 @@ unsafe extern "C" fn ibv_modify_qp(qp: *mut abi::Qp, attr: *mut abi::QpAttr, mas
 }
 
 fn modify(qp: &Qp, attr: &abi::QpAttr, mask: u32) -> Result<QpState, Errno> {
+    // All QPs of a node that is down are in error, from where few steps lead anywhere.
+    qp.context.open.check_up()?;
     let mut asked = qp.asked.lock().unwrap_or_else(PoisonError::into_inner);
     let from = qp.qp.state();
     let to = match mask & qp_mask::STATE {

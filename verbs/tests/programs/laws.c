@@ -238,7 +238,9 @@ int main(int count, char **arguments)
 	connect_to(left, right);
 	connect_to(right, left);
 	if (count > 1 && strcmp(arguments[1], "end") == 0) {
+		before_the_end();
 		end_of_the_service();
+		after_the_end();
 		return 0;
 	}
 	lists_of_requests();

@@ -58,6 +58,9 @@ void events_of_cqs(void);
 void channels(void);
 /* It waits for the end of the service. */
 void end_of_the_service(void);
+void before_the_end(void);
+/* It destroys all there is. */
+void after_the_end(void);
 void shared_receives(void);
 /* It destroys the right QP. */
 void errors(void);
