@@ -7,8 +7,7 @@
 
 use crate::answer::Errno;
 use crate::cancellation::epoll_wait;
-use crate::event_queue::is_nonblocking;
-use crate::interruption::goes_on;
+use crate::event_queue::{is_nonblocking, sleep_until_readable};
 use crate::look::Looks;
 use crate::unacked::Unacked;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -132,34 +131,33 @@ impl<F: AsFd> CqEvents<F> {
 /// O_NONBLOCK. It is a point of [cancellation](crate::cancellation).
 ///
 /// # Errors
-/// EAGAIN, or what epoll_wait(2) says: EINTR when a signal came behind which read(2) would not
-/// [go on](goes_on).
+/// EAGAIN, or what poll(2) and epoll_wait(2) say: EINTR when a signal came behind which read(2)
+/// would not [go on](crate::interruption::goes_on).
 pub(crate) fn next(fd: c_int, looks: &Looks) -> Result<Token, Errno> {
-    let token = match is_nonblocking(fd)? {
-        true => told_within(fd, 0)?,
-        false => match looks.look(|| told_within(fd, 0).transpose()) {
-            Some(told) => Some(told?),
-            None => told(fd)?,
-        },
-    };
-    token.ok_or(Errno(libc::EAGAIN))
+    if is_nonblocking(fd)? {
+        return told_now(fd)?.ok_or(Errno(libc::EAGAIN));
+    }
+    looks
+        .look(|| told_now(fd).transpose())
+        .unwrap_or_else(|| told(fd))
 }
 
 /// The CQ that is told of, whenever that is.
-fn told(fd: c_int) -> Result<Option<Token>, Errno> {
+fn told(fd: c_int) -> Result<Token, Errno> {
     loop {
-        match told_within(fd, -1) {
-            Err(Errno(libc::EINTR)) if goes_on() => {}
-            told => return told,
+        sleep_until_readable(fd)?;
+        // Another thread may have been faster.
+        if let Some(token) = told_now(fd)? {
+            return Ok(token);
         }
     }
 }
 
-/// The CQ that is told of, now or within some time; -1: whenever that is.
-fn told_within(fd: c_int, timeout_ms: c_int) -> Result<Option<Token>, Errno> {
+/// The CQ that is told of at the moment, if one is.
+fn told_now(fd: c_int) -> Result<Option<Token>, Errno> {
     let mut told = libc::epoll_event { events: 0, u64: 0 };
     // SAFETY: there is room for one event, and that is what is asked for.
-    match unsafe { epoll_wait(fd, &raw mut told, 1, timeout_ms) } {
+    match unsafe { epoll_wait(fd, &raw mut told, 1, 0) } {
         1 => Ok(Some(Token(told.u64))),
         0 => Ok(None),
         _ => Err(std::io::Error::last_os_error().into()),

@@ -97,9 +97,18 @@ pub(crate) fn is_nonblocking(fd: c_int) -> Result<bool, Errno> {
 /// EAGAIN, or what poll(2) says: EINTR when a signal came behind which read(2) would not
 /// [go on](goes_on).
 pub(crate) fn wait_readable(fd: c_int) -> Result<(), Errno> {
-    if is_nonblocking(fd)? {
-        return Err(Errno(libc::EAGAIN));
+    match is_nonblocking(fd)? {
+        true => Err(Errno(libc::EAGAIN)),
+        false => sleep_until_readable(fd),
     }
+}
+
+/// Waits until `fd` is readable, whatever its mode. A process that is stopped and continued goes on
+/// waiting, which it would not in epoll_wait(2) (signal(7)).
+///
+/// # Errors
+/// As [`wait_readable`].
+pub(crate) fn sleep_until_readable(fd: c_int) -> Result<(), Errno> {
     let mut polled = libc::pollfd {
         fd,
         events: libc::POLLIN,

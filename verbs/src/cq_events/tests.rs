@@ -114,7 +114,7 @@ fn nothing_is_told_of_a_cq_that_was_forgotten() {
 }
 
 #[test]
-fn one_thread_of_many_that_wait_is_woken_by_an_event() {
+fn one_thread_of_many_that_wait_gets_an_event() {
     const THREADS: usize = 4;
     let events = Events::new().expect("a descriptor");
     let (cq, woken) = (list(&events, 10), AtomicU32::new(0));

@@ -94,6 +94,47 @@ static void interrupted_waits(void)
 	LAW(signal(SIGALRM, SIG_DFL) != SIG_ERR);
 }
 
+/* Stops the parent for a moment. */
+static void stop_parent(void)
+{
+	pid_t parent = getppid();
+	usleep(50000);
+	LAW(kill(parent, SIGSTOP) == 0);
+	usleep(50000);
+	LAW(kill(parent, SIGCONT) == 0);
+	_exit(0);
+}
+
+static void *send_after(void *child)
+{
+	int status;
+	LAW(waitpid(*(pid_t *)child, &status, 0) == *(pid_t *)child && status == 0);
+	/* The wait goes on, or has ended by then. */
+	usleep(50000);
+	send_one();
+	return NULL;
+}
+
+/* To be stopped ends no wait, as it ends no read(2), whatever handlers there are. */
+static void stopped_waits(void)
+{
+	struct ibv_cq *whose;
+	void *own;
+	pthread_t thread;
+	LAW(ibv_req_notify_cq(cq, 0) == 0);
+	alarms(0, 0);
+	pid_t child = fork();
+	if (child == 0)
+		stop_parent();
+	LAW(child > 0);
+	LAW(pthread_create(&thread, NULL, send_after, &child) == 0);
+	LAW(ibv_get_cq_event(channel, &whose, &own) == 0 && whose == cq && signals == 0);
+	LAW(pthread_join(thread, NULL) == 0);
+	ibv_ack_cq_events(cq, 1);
+	completion();
+	LAW(signal(SIGALRM, SIG_DFL) != SIG_ERR);
+}
+
 void events_of_cqs(void)
 {
 	struct ibv_cq *whose;
@@ -116,6 +157,7 @@ void events_of_cqs(void)
 		ibv_ack_async_event(&event);
 	}
 	interrupted_waits();
+	stopped_waits();
 	cancel(wait_in_vain);
 	cancel(wait_in_vain_for_others);
 	LAW(ibv_destroy_comp_channel(channel) == EBUSY);
