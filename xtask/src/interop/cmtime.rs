@@ -4,7 +4,7 @@
 
 use super::Verdict;
 use super::guest::{ADDRESSES, Guest};
-use super::record::heading;
+use super::record::Origin;
 use crate::cargo;
 use anyhow::{Context, Result, bail};
 use std::fmt::Write as _;
@@ -36,6 +36,7 @@ type Times = [f64; STEPS.len()];
 /// # Errors
 /// A program failed, or the guest did.
 pub(super) fn run(script: PathBuf, stop: &AtomicBool, record: Option<&Path>) -> Result<Verdict> {
+    let origin = Origin::now()?;
     cargo::build_release(&["trunkline-benches"], None)?;
     let program = cargo::target_dir()?.join("release/trunkline-benches");
     let guest = Guest::boot(script, &[program], None)?;
@@ -53,7 +54,7 @@ pub(super) fn run(script: PathBuf, stop: &AtomicBool, record: Option<&Path>) -> 
     if let Some(file) = record {
         let title = "Opening connections: the Linux kernel and Trunkline on one emulated CPU";
         let command = "cargo xtask interop --cmtime";
-        std::fs::write(file, format!("{}{text}", heading(title, command)?))?;
+        std::fs::write(file, format!("{}{text}", origin.heading(title, command)))?;
     }
     Ok(Verdict::Passed(String::new()))
 }

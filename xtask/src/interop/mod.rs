@@ -12,6 +12,7 @@ use crate::cargo;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use guest::{ADDRESSES, Guest};
+use record::Origin;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -102,6 +103,7 @@ pub(crate) fn run(options: &Options) -> Result<Verdict> {
     if options.cmtime {
         return cmtime::run(script, &stop, record.as_deref());
     }
+    let origin = Origin::now()?;
     let peers = compile(&folder)?;
     cargo::build_release(&["trunkline", "trunkline-interop"], None)?;
     let json = match &options.json {
@@ -119,7 +121,7 @@ pub(crate) fn run(options: &Options) -> Result<Verdict> {
     let packets = result.and_then(|()| check(&capture));
     if let Some(file) = &record {
         let found = packets.as_ref().map_err(|error| format!("{error:#}"));
-        record::write(file, options.full, &json, started.elapsed(), found)?;
+        record::write(file, &origin, options.full, &json, started.elapsed(), found)?;
     }
     Ok(Verdict::Passed(format!(
         "{} packets of ours looked at",
@@ -144,10 +146,15 @@ pub(crate) fn script() -> Result<PathBuf, String> {
     if !missing.is_empty() {
         return Err(format!("not installed: {}", missing.join(", ")));
     }
-    if !cargo::works("ip", &["netns", "list"]) || !Path::new("/dev/net/tun").exists() {
+    if !has_namespaces() || !Path::new("/dev/net/tun").exists() {
         return Err("network namespaces and taps need root and /dev/net/tun".to_owned());
     }
     Ok(script)
+}
+
+/// Whether network namespaces can be made here: anyone may list them.
+pub(crate) fn has_namespaces() -> bool {
+    cargo::works("ip", &["-Version"]) && cargo::works("unshare", &["--net", "true"])
 }
 
 /// The peers' programs, for the guest.

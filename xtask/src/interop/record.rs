@@ -16,25 +16,49 @@ struct Outcome {
     error: Option<String>,
 }
 
-/// The title of a record: when, of what, on what machine.
-pub(crate) fn heading(title: &str, command: &str) -> Result<String> {
-    let date = cargo::output(cargo::command("date", &["-u", "+%Y-%m-%d"]))?;
-    let commit = cargo::output(cargo::command("git", &["rev-parse", "--short=12", "HEAD"]))?;
-    let changed = cargo::command("git", &["status", "--porcelain", "--untracked-files=no"]);
-    let changed = if cargo::output(changed)?.trim().is_empty() {
-        ""
-    } else {
-        ", with changes that are not committed"
-    };
-    let kernel = cargo::output(cargo::command("uname", &["-r"]))?;
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    Ok(format!(
-        "# {title}\n\n`{command}` on {}, commit {}{changed}, on {cpus} CPUs, Linux {}. The guest \
-         is emulated: one CPU, Debian's kernel with rdma_rxe.\n\n",
-        date.trim(),
-        commit.trim(),
-        kernel.trim()
-    ))
+/// When a run began, and what ran on what machine. A run takes so long that commits may come while
+/// it lasts: they are none of what it tried.
+#[derive(Debug)]
+pub(crate) struct Origin {
+    date: String,
+    commit: String,
+    is_changed: bool,
+    cpus: usize,
+    kernel: String,
+}
+
+impl Origin {
+    /// That of a run that begins.
+    ///
+    /// # Errors
+    /// A program that tells of it is not there, or fails.
+    pub(crate) fn now() -> Result<Self> {
+        let told = |program: &str, words: &[&str]| {
+            let told = cargo::output(cargo::command(program, words))?;
+            anyhow::Ok(told.trim().to_owned())
+        };
+        let changes = told("git", &["status", "--porcelain", "--untracked-files=no"])?;
+        Ok(Self {
+            date: told("date", &["-u", "+%Y-%m-%d"])?,
+            commit: told("git", &["rev-parse", "--short=12", "HEAD"])?,
+            is_changed: !changes.is_empty(),
+            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            kernel: told("uname", &["-r"])?,
+        })
+    }
+
+    /// The title of a record, and whence it is.
+    pub(crate) fn heading(&self, title: &str, command: &str) -> String {
+        let changed = match self.is_changed {
+            true => ", with changes that are not committed",
+            false => "",
+        };
+        format!(
+            "# {title}\n\n`{command}` on {}, commit {}{changed}, on {} CPUs, Linux {}. The guest \
+             is emulated: one CPU, Debian's kernel with rdma_rxe.\n\n",
+            self.date, self.commit, self.cpus, self.kernel
+        )
+    }
 }
 
 /// Writes the record of a list; `packets` of ours were looked at, or why not all is well.
@@ -43,6 +67,7 @@ pub(crate) fn heading(title: &str, command: &str) -> Result<String> {
 /// The outcomes cannot be read, or the file not written.
 pub(super) fn write(
     file: &Path,
+    origin: &Origin,
     full: bool,
     json: &Path,
     took: Duration,
@@ -58,7 +83,7 @@ pub(super) fn write(
     } else {
         ("The list against soft-RoCE", "cargo xtask interop")
     };
-    let mut text = heading(title, command)?;
+    let mut text = origin.heading(title, command);
     let failed = outcomes.iter().filter(|case| case.error.is_some()).count();
     let _ = write!(
         text,
@@ -109,6 +134,25 @@ fn group(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_record_says_what_was_there_when_the_run_began() {
+        let mut origin = Origin {
+            date: "2026-11-28".to_owned(),
+            commit: "7fd2b66".to_owned(),
+            is_changed: false,
+            cpus: 2,
+            kernel: "6.18.44".to_owned(),
+        };
+        let text = origin.heading("Rows", "cargo xtask rows");
+        let said = "# Rows\n\n`cargo xtask rows` on 2026-11-28, commit 7fd2b66, on 2 CPUs, Linux \
+                    6.18.44. The guest is emulated";
+        assert!(text.starts_with(said), "{text}");
+        origin.is_changed = true;
+        let text = origin.heading("Rows", "cargo xtask rows");
+        let said = "commit 7fd2b66, with changes that are not committed, on 2 CPUs";
+        assert!(text.contains(said), "{text}");
+    }
 
     #[test]
     fn cases_of_one_kind_share_a_line() {

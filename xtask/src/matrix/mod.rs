@@ -7,7 +7,7 @@ mod outcome;
 mod rows;
 mod sharing;
 
-use crate::interop::{self, guest::Guest};
+use crate::interop::{self, guest::Guest, record::Origin};
 use crate::{cargo, output, verbs};
 use anyhow::{Result, bail};
 use clap::Args;
@@ -57,8 +57,7 @@ pub(crate) struct Options {
 /// # Errors
 /// A row failed, or this machine has not what it takes, where CI has to have it.
 pub(crate) fn run(options: &Options) -> Result<interop::Verdict> {
-    // Anyone may list namespaces: what counts is whether one can be made.
-    if !cargo::works("ip", &["netns", "list"]) || !cargo::works("unshare", &["--net", "true"]) {
+    if !interop::has_namespaces() {
         let why = "network namespaces need root and iproute2";
         if std::env::var_os("CI").is_some() {
             bail!(why);
@@ -86,6 +85,7 @@ pub(crate) fn run(options: &Options) -> Result<interop::Verdict> {
     if let Some(file) = &record {
         outcome::can_write(file)?;
     }
+    let origin = Origin::now()?;
     let built = build(options)?;
     let mut run = Run {
         options,
@@ -113,7 +113,8 @@ pub(crate) fn run(options: &Options) -> Result<interop::Verdict> {
         let only: String = only.map(|part| format!(" --only \"{part}\"")).collect();
         let command = format!("cargo xtask verbs-matrix{full}{alone}{only}");
         let whole = !run.stop.load(Ordering::Relaxed);
-        outcome::write(file, &command, &run.outcomes, &sharing, whole)?;
+        let heading = origin.heading("Unmodified programs", &command);
+        outcome::write(file, heading, &run.outcomes, &sharing, whole)?;
     }
     guest.transpose()?;
     if run.stop.load(Ordering::Relaxed) {

@@ -1,6 +1,5 @@
 //! What came of the rows, as a table for the repository and as JSON.
 
-use crate::interop::record::heading;
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -79,13 +78,13 @@ pub(super) fn can_write(file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes the record: a table at `file`, and JSON beside it.
+/// Writes the record: `heading` and a table at `file`, and JSON beside it.
 ///
 /// # Errors
 /// A file cannot be written.
 pub(super) fn write(
     file: &Path,
-    command: &str,
+    heading: String,
     outcomes: &[Outcome],
     sharing: &str,
     whole: bool,
@@ -93,7 +92,7 @@ pub(super) fn write(
     let json = file.with_extension("json");
     let rows = serde_json::to_string_pretty(outcomes)?;
     std::fs::write(&json, rows + "\n").with_context(|| json.display().to_string())?;
-    let mut text = heading("Unmodified programs", command)?;
+    let mut text = heading;
     let until = if whole { "" } else { "Interrupted after " };
     let _ = writeln!(text, "{until}{}.\n", count(outcomes));
     if !sharing.is_empty() {
