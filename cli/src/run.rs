@@ -18,7 +18,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
-use trunkline::service::Hold;
+use trunkline::service::{Hold, several};
 
 /// Says where the service is, here and to the library.
 const SOCKET: &str = "TRUNKLINE_SOCKET";
@@ -179,12 +179,6 @@ fn check_devices(places: &[Place]) -> Result<()> {
         }));
     }
     Ok(())
-}
-
-/// What stands between commas in a variable. Nothing counts as not there.
-fn several(list: &OsStr) -> impl Iterator<Item = &OsStr> {
-    let each = list.as_bytes().split(|byte| *byte == b',');
-    each.filter(|one| !one.is_empty()).map(OsStr::from_bytes)
 }
 
 /// Sockets as the library reads them.

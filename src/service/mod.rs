@@ -17,6 +17,7 @@ mod greeting;
 mod hold;
 mod idle;
 mod limits;
+mod list;
 mod listener;
 mod objects;
 mod reaper;
@@ -31,6 +32,7 @@ mod turned_away;
 pub use board::{ClientStatus, ServiceStatus};
 pub use hold::Hold;
 pub use limits::Limits;
+pub use list::several;
 pub use trust::Trusted;
 
 pub(crate) use board::Serving;

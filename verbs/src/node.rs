@@ -10,11 +10,11 @@ use crate::complaint::{self, complain};
 use crate::registry::Registry;
 use std::ffi::{OsStr, OsString};
 use std::net::IpAddr;
-use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use trunkline::service::several;
 use trunkline::{AttachOptions, Down, Error, Node, Promotion};
 
 /// Names of the variables that say where the node is.
@@ -59,20 +59,13 @@ fn places() -> Result<Vec<Place>, Errno> {
 
 fn places_of(sockets: Option<OsString>, addresses: Option<OsString>) -> Result<Vec<Place>, Errno> {
     if let Some(sockets) = sockets {
-        return Ok(several(&sockets)
-            .map(|at| Place::Service(at.into()))
-            .collect());
+        let sockets = several(&sockets).take(MAX_DEVICES);
+        return Ok(sockets.map(|at| Place::Service(at.into())).collect());
     }
     let addresses = addresses.unwrap_or_default();
     let inside = |(device, at)| parsed(device, at).map(Place::Inside);
-    several(&addresses).enumerate().map(inside).collect()
-}
-
-/// What stands between commas. Nothing counts as not there.
-fn several(list: &OsStr) -> impl Iterator<Item = &OsStr> {
-    let each = list.as_bytes().split(|byte| *byte == b',');
-    let each = each.filter(|one| !one.is_empty());
-    each.map(OsStr::from_bytes).take(MAX_DEVICES)
+    let addresses = several(&addresses).take(MAX_DEVICES);
+    addresses.enumerate().map(inside).collect()
 }
 
 /// Where the node of a device is.
