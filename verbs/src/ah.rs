@@ -25,10 +25,13 @@ unsafe impl Object for Ah {
     type Abi = abi::Ah;
 }
 
+/// The bits of a flow label.
+const FLOW_LABEL: u32 = 0xf_ffff;
+
 /// Where to, in the words of the library.
 ///
 /// The hop limit is left to the system, as the kernel does for devices: programs say 1 or 255 and
-/// mean nothing by it.
+/// mean nothing by it. Of a flow label the lower 20 bits count, as for devices: UCX sets all 32.
 ///
 /// # Errors
 /// EINVAL: there are no addresses but global ones, one port, and one GID.
@@ -40,7 +43,7 @@ pub(crate) fn attributes(attr: &abi::AhAttr) -> Result<AhAttributes, Errno> {
     Ok(AhAttributes {
         remote: Gid(attr.grh.dgid.0),
         traffic_class: attr.grh.traffic_class,
-        flow_label: attr.grh.flow_label,
+        flow_label: attr.grh.flow_label & FLOW_LABEL,
         hop_limit: 0,
         service_level: attr.sl,
     })
@@ -169,6 +172,18 @@ unsafe extern "C" fn ibv_create_ah_from_wc(
 mod tests {
     use super::*;
     use std::net::IpAddr;
+
+    #[test]
+    fn a_flow_label_has_20_bits_whatever_stands_above_them() {
+        // SAFETY: its fields are integers, which may be zero.
+        let mut attr: abi::AhAttr = unsafe { zeroed() };
+        (attr.port_num, attr.is_global) = (1, 1);
+        for (given, taken) in [(7, 7), (0xfff0_0007, 7), (u32::MAX, 0xf_ffff)] {
+            attr.grh.flow_label = given;
+            let to = attributes(&attr).expect("an address");
+            assert_eq!(to.flow_label, taken, "{given:#x}");
+        }
+    }
 
     #[test]
     fn the_sender_is_read_from_either_header() {
