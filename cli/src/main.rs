@@ -79,6 +79,11 @@ fn run(cli: &Cli) -> Result<()> {
     if let Some(level) = cli.log.or(of_service) {
         log::install(level);
     }
+    if let Command::Run(args) = &cli.command
+        && args.is_at_service()
+    {
+        return run::run_at_service(args);
+    }
     let interrupt = Interrupt::install().context("cannot handle signals")?;
     match &cli.command {
         Command::Demo(args) => demo::run(args, &interrupt),

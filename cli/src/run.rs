@@ -1,13 +1,14 @@
 //! `trunkline run`: a program that was built for libibverbs, on a service.
 
 mod service;
+mod sysfs;
 
 use super::interrupt::Interrupt;
 use super::serve::LINGER;
 use super::{environment, library, log, socket};
 use crate::usage::wrong;
 use anyhow::{Context, Result, ensure};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use rustix::io::{FdFlags, fcntl_setfd};
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
@@ -18,6 +19,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use sysfs::Sysfs;
 use trunkline::service::{Hold, several};
 
 /// Says where the service is, here and to the library.
@@ -26,6 +28,8 @@ const SOCKET: &str = "TRUNKLINE_SOCKET";
 const ADDRESS: &str = "TRUNKLINE_ADDRESS";
 /// Where the system looks for libraries first.
 const LIBRARIES: &str = "LD_LIBRARY_PATH";
+/// The program of this process.
+const THIS: &str = "/proc/self/exe";
 
 /// Most devices of a program: as many as the library sees (verbs/src/node.rs).
 const MAX_DEVICES: usize = 16;
@@ -58,6 +62,12 @@ pub(crate) struct RunArgs {
     #[arg(value_parser = LINGER.seconds(), allow_negative_numbers = true)]
     #[arg(help = LINGER.help("How long a service that this starts outlives its programs", ""))]
     linger: Duration,
+    /// Whether the program finds its devices under /sys and /dev.
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    sysfs: Sysfs,
+    /// The service is there: what is left is to prepare files, and to become the program.
+    #[arg(long, hide = true)]
+    at_service: bool,
     /// The program and its arguments.
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
     program: Vec<OsString>,
@@ -90,7 +100,27 @@ enum Place {
     Own(IpAddr),
 }
 
-/// Becomes the program. It returns only where that fails.
+impl RunArgs {
+    /// Whether a service is held, so that the program comes next.
+    pub(crate) fn is_at_service(&self) -> bool {
+        self.at_service
+    }
+}
+
+/// Prepares files, where the service is held, and becomes the program. It returns only where that
+/// fails. There must be one thread only, as a user namespace is for whole processes.
+///
+/// # Errors
+/// Files are wanted and cannot be had, or the program cannot be started.
+pub(crate) fn run_at_service(args: &RunArgs) -> Result<()> {
+    args.sysfs
+        .prepare(&environment::get(SOCKET).unwrap_or_default())?;
+    let (program, arguments) = program(args)?;
+    Err(become_it(program, Command::new(program).args(arguments)))
+}
+
+/// Holds a service and becomes the program, or who prepares files for it first. It returns only
+/// where that fails.
 ///
 /// # Errors
 /// There is no library or no service, or the program cannot be started.
@@ -117,16 +147,33 @@ pub(crate) fn run(args: &RunArgs, level: Option<log::Level>, interrupt: &Interru
         sockets.push(at);
     }
     let sockets = list(&sockets)?;
+    let (program, arguments) = program(args)?;
+    let mut command = match args.sysfs.to_possible_value() {
+        Some(when) if args.sysfs.is_wanted() => {
+            let mut command = Command::new(THIS);
+            command.args(["run", "--at-service", "--sysfs", when.get_name(), "--"]);
+            command.arg(program);
+            command
+        }
+        _ => Command::new(program),
+    };
+    command.args(arguments).env(LIBRARIES, libraries);
+    Err(become_it(program, command.env(SOCKET, sockets)))
+}
+
+/// The program that is given, and its arguments.
+fn program(args: &RunArgs) -> Result<(&OsStr, &[OsString])> {
     let [program, arguments @ ..] = &args.program[..] else {
         return Err(wrong("no program is given"));
     };
-    let why = Command::new(program)
-        .args(arguments)
-        .env(LIBRARIES, libraries)
-        .env(SOCKET, sockets)
-        .exec();
+    Ok((program, arguments))
+}
+
+/// Runs `command` in place of this process. It returns why that fails.
+fn become_it(program: &OsStr, command: &mut Command) -> anyhow::Error {
+    let why = command.exec();
     let program = program.to_string_lossy().into_owned();
-    Err(NotStarted { program, why }.into())
+    NotStarted { program, why }.into()
 }
 
 /// Which services are meant, where the variables for sockets and addresses have these values.

@@ -24,6 +24,7 @@ mod output;
 mod running;
 mod serve;
 mod serving;
+mod sysfs;
 mod told;
 mod usage;
 mod watch;

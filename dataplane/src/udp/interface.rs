@@ -33,6 +33,16 @@ impl InterfaceName {
         bytes[..length].copy_from_slice(&name[..length]);
         Self { bytes }
     }
+
+    /// The interface that has `address`; `None`: none has it.
+    ///
+    /// # Errors
+    /// When the system does not list its interfaces.
+    pub fn of(address: IpAddr) -> io::Result<Option<Self>> {
+        let all = list()?;
+        let found = find(&all, address);
+        Ok(found.map(|entry| Self::new(entry.name.to_bytes())))
+    }
 }
 
 impl fmt::Display for InterfaceName {
@@ -232,5 +242,13 @@ mod tests {
             assert_eq!(link, Some(LinkState { works, rate_mbps }));
         }
         assert_eq!(link_state(Ipv4Addr::new(192, 0, 2, 1).into()), None);
+    }
+
+    #[test]
+    fn an_address_of_the_loop_is_on_the_loop_and_that_of_nobody_on_no_interface() {
+        let name = InterfaceName::of(Ipv4Addr::new(127, 0, 0, 77).into());
+        assert_eq!(name.expect("a list"), Some(InterfaceName::new(b"lo")));
+        let name = InterfaceName::of(Ipv4Addr::new(192, 0, 2, 1).into());
+        assert_eq!(name.expect("a list"), None);
     }
 }
