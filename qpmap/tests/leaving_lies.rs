@@ -2,11 +2,11 @@
 
 use crate::common::Pair;
 use crate::common::liar::{LAST, Liar, entry, generation_of};
-use crate::common::scene::{LIFE, PEER, Scene};
+use crate::common::scene::{LIFE, PEER, READS, Scene};
 use crate::leaving::GRACE;
 use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_conn::work::{SendOp, Status};
-use trunkline_qpmap::{Attributes, Event, FIRST_MSN, QpModify, QpState, QpType};
+use trunkline_qpmap::{Event, FIRST_MSN, QpModify, QpState};
 use trunkline_wire::{Answer, Close, Control, ControlKind, NakCode, Opcode, SrcExt, Syndrome};
 
 /// The liar's QP leaves in this life.
@@ -279,35 +279,24 @@ fn a_life_that_left_with_its_node_is_heard_no_more() {
 /// It has asked the QP here, and was not reached by the question of that.
 #[test]
 fn a_peer_that_leaves_before_it_was_asked_flushes_no_receive() {
-    let mut pair = Pair::new(0);
-    let mut liar = Liar::new(&mut pair, 9);
-    let qp = pair.qp(1, QpType::Rc);
-    let attributes = Attributes {
-        remote: liar.address(),
-        dest_qpn: PEER,
-        ..Attributes::default()
-    };
-    pair.take_to_rts(1, &qp, attributes, attributes);
-    let life = liar.hears_control(&mut pair)[0].generation;
-    pair.receive(&qp, 1, &[pair.sge(1, 512, 4096)]);
-    let bind = entry(ControlKind::Bind, PEER.get(), qp.qpn, LIFE, 0);
-    liar.control(&mut pair, &[bind]);
+    let mut scene = Scene::asking(Pair::new(0), READS);
+    let qpn = scene.qp.qpn;
+    let place = scene.pair.sge(1, 512, 4096);
+    scene.pair.receive(&scene.qp, 1, &[place]);
+    let bind = entry(ControlKind::Bind, PEER.get(), qpn, LIFE, 0);
+    scene.liar.control(&mut scene.pair, &[bind]);
     let part = SrcExt {
         last: false,
-        generation: generation_of(LIFE, life),
-        src_qp: PEER,
-        dest_qp: qp.qpn,
-        msn: FIRST_MSN,
-        ..LAST
+        ..scene.ext()
     };
-    liar.say(&mut pair, Opcode::SRC_SEND, part, &[7; 1024]);
-    assert_eq!(pair.nodes[1].engine.live_objects().assemblies, 1);
+    scene.say(Opcode::SRC_SEND, part, &[7; 1024]);
+    assert_eq!(scene.pair.nodes[1].engine.live_objects().assemblies, 1);
     let over = Control {
         replay_epoch: Control::LEFT,
         msn: FIRST_MSN,
-        ..entry(ControlKind::Unbind, PEER.get(), qp.qpn, LIFE, 0)
+        ..entry(ControlKind::Unbind, PEER.get(), qpn, LIFE, 0)
     };
-    liar.control(&mut pair, &[over]);
-    assert_eq!(pair.completions(1), [], "the receive stays posted");
-    assert_eq!(qp.state(), QpState::Rts);
+    scene.liar.control(&mut scene.pair, &[over]);
+    assert_eq!(scene.statuses(), [], "the receive stays posted");
+    assert_eq!(scene.qp.state(), QpState::Rts);
 }

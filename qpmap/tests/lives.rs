@@ -2,7 +2,7 @@
 
 use crate::common::Pair;
 use crate::common::liar::{LAST, Liar, entry};
-use crate::common::scene::{LIFE, PEER, Scene};
+use crate::common::scene::{LIFE, PEER, READS, Scene};
 use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_conn::work::{Remote, SendOp, Status};
 use trunkline_qpmap::{Attributes, Event, FIRST_MSN, QpModify, QpType};
@@ -11,16 +11,9 @@ use trunkline_wire::{Control, ControlKind, Opcode};
 #[test]
 fn the_next_incarnation_of_a_peer_gets_nothing_that_was_sent_to_one_in_life_0() {
     for life in [1, 0] {
-        let mut pair = Pair::new(0);
-        let mut liar = Liar::new(&mut pair, 9);
-        let qp = pair.qp(1, QpType::Rc);
-        let attributes = Attributes {
-            remote: liar.address(),
-            dest_qpn: PEER,
-            ..Attributes::default()
-        };
-        pair.take_to_rts(1, &qp, attributes, attributes);
-        let own = liar.hears_control(&mut pair)[0].generation;
+        let scene = Scene::asking(Pair::new(0), READS);
+        let (mut pair, mut liar, qp) = (scene.pair, scene.liar, scene.qp);
+        let own = scene.life;
         let bound = entry(ControlKind::Bound, PEER.get(), qp.qpn, own, life);
         liar.control(&mut pair, &[bound]);
         let from = [pair.sge(1, 0, 8)];

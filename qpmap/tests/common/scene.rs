@@ -13,6 +13,8 @@ use trunkline_wire::{Answer, ControlKind, Opcode, Qpn, Reth, SrcExt, Syndrome};
 pub(crate) const PEER: Qpn = Qpn::from_wire(5);
 /// The life that it says to be in.
 pub(crate) const LIFE: u32 = 1;
+/// READs that its QP may have outstanding, unless a test says how many.
+pub(crate) const READS: u8 = 16;
 
 /// A QP of node 1 and one of a liar, bound to each other.
 pub(crate) struct Scene {
@@ -29,11 +31,25 @@ impl Scene {
     }
 
     pub(crate) fn of(pair: Pair) -> Self {
-        Self::with_reads(pair, 16)
+        Self::with_reads(pair, READS)
     }
 
     /// One whose QP may have so many READs outstanding.
-    pub(crate) fn with_reads(mut pair: Pair, max_rd_atomic: u8) -> Self {
+    pub(crate) fn with_reads(pair: Pair, max_rd_atomic: u8) -> Self {
+        let mut scene = Self::asking(pair, max_rd_atomic);
+        let (qpn, life) = (scene.qp.qpn, scene.life);
+        let binds = [
+            entry(ControlKind::Bound, PEER.get(), qpn, life, LIFE),
+            entry(ControlKind::Bind, PEER.get(), qpn, LIFE, 0),
+        ];
+        scene.liar.control(&mut scene.pair, &binds);
+        let said = scene.liar.hears_control(&mut scene.pair);
+        assert!(said.iter().any(|entry| entry.kind == ControlKind::Bound));
+        scene
+    }
+
+    /// The node's QP has asked, and the liar has said nothing yet.
+    pub(crate) fn asking(mut pair: Pair, max_rd_atomic: u8) -> Self {
         let mut liar = Liar::new(&mut pair, 9);
         let qp = pair.qp(1, QpType::Rc);
         let attributes = Attributes {
@@ -44,13 +60,6 @@ impl Scene {
         };
         pair.take_to_rts(1, &qp, attributes, attributes);
         let life = liar.hears_control(&mut pair)[0].generation;
-        let binds = [
-            entry(ControlKind::Bound, PEER.get(), qp.qpn, life, LIFE),
-            entry(ControlKind::Bind, PEER.get(), qp.qpn, LIFE, 0),
-        ];
-        liar.control(&mut pair, &binds);
-        let said = liar.hears_control(&mut pair);
-        assert!(said.iter().any(|entry| entry.kind == ControlKind::Bound));
         Self {
             pair,
             liar,
