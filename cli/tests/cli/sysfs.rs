@@ -184,3 +184,14 @@ fn unmodified_programs_find_what_they_look_for() {
         "{told}"
     );
 }
+
+#[test]
+fn ucx_finds_transports_of_the_device_and_comes_to_an_end() {
+    if !works(&MAY_MOUNT) || !is_there("ucx_info") {
+        return;
+    }
+    let output = run(&User::new(), &[], "always", "exec timeout 60 ucx_info -d");
+    let told = text(&output.stdout);
+    assert!(output.status.success(), "{told}{}", text(&output.stderr));
+    assert!(told.contains("Device: trunk0:1"), "{told}");
+}

@@ -26,7 +26,7 @@ impl Room {
     fn shared(place: *mut u8, len: usize) -> io::Result<Self> {
         // SAFETY: with an old length of 0 a second mapping of shared pages is made, at an address
         // of the system's choice. Of pages that are not shared there is none.
-        let at = unsafe { libc::mremap(place.cast(), 0, len, libc::MREMAP_MAYMOVE) };
+        let at = unsafe { mremap(place, 0, len, libc::MREMAP_MAYMOVE, null_mut()) };
         Self::made(at, len)
     }
 
@@ -51,7 +51,7 @@ impl Room {
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         // SAFETY: the pages are our own; those in their place are the program's, which it lent for
         // this, and hold the same bytes.
-        let moved = unsafe { libc::mremap(self.at.cast(), len, len, flags, to) };
+        let moved = unsafe { mremap(self.at, len, len, flags, to) };
         if moved == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
@@ -68,6 +68,26 @@ impl Drop for Room {
             unsafe { libc::munmap(self.at.cast(), self.len) };
         }
     }
+}
+
+/// `mremap(2)`, and not by the C library: programs put functions of their own in the place of its
+/// one. That of UCX (1.13) has no argument for the new address, and takes a lock, which a thread
+/// that waits for these pages may hold.
+///
+/// # Safety
+/// As for `mremap(2)`.
+unsafe fn mremap(
+    at: *mut u8,
+    len: usize,
+    new_len: usize,
+    flags: libc::c_int,
+    to: *mut u8,
+) -> *mut libc::c_void {
+    // The kernel reads all bits of a word.
+    let flags = libc::c_long::from(flags);
+    // SAFETY: the caller's promise.
+    let moved = unsafe { libc::syscall(libc::SYS_mremap, at, len, new_len, flags, to) };
+    std::ptr::with_exposed_provenance_mut(moved as usize)
 }
 
 /// Why pages were not shared.
