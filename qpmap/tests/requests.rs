@@ -104,7 +104,7 @@ fn a_qp_that_sends_more_reads_than_its_peer_allows_fails_alone() {
         let [a, b] = connected(&mut pair, |_, attributes| attributes.max_dest_rd_atomic = 2);
         let [other, _] = pair.connected();
         for wr_id in 0..8 {
-            read(&pair, &a, wr_id, 4096);
+            read(&pair, &a, wr_id, 256);
         }
         read(&pair, &other, 100, 4096);
         pair.run(8 * SECOND);
@@ -245,10 +245,11 @@ fn a_read_whose_memory_the_peer_takes_away_is_refused_and_earlier_ones_succeed()
         };
         lose_first(&mut pair, 1, response);
         read(&pair, &a, 1, 3000);
-        // The port carries few at once, so that the second is not answered when the memory goes.
+        // The port carries few at once, so that the second is not answered when the memory goes,
+        // but the first window of plain RC has room to ask for all of it.
         pair.room = Some(1);
         let from = SendOp::Read(Remote { addr, rkey });
-        pair.post(0, &a, 2, from, &[pair.sge(0, 8192, 30_000)]);
+        pair.post(0, &a, 2, from, &[pair.sge(0, 8192, 6500)]);
         read(&pair, &a, 3, 100);
         for _ in 0..6 {
             pair.step(0);

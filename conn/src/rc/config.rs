@@ -93,9 +93,11 @@ pub struct Config {
     pub flow_control: bool,
     /// Send requests that fit.
     pub send_capacity: usize,
-    /// Packets that may be in flight unacknowledged, and READ responses that may be: so many each,
-    /// at least 1.
+    /// Packets that may be in flight unacknowledged, and READ responses that may be, at most: so
+    /// many each, at least 1. How many are is up to what comes back and when.
     pub window: u32,
+    /// As many of both may be before anything has come back, but no more than `window`.
+    pub initial_window: u32,
     /// Rate of the link in bytes per second, where congestion control starts and ends; `None`
     /// stands for 100 Gb/s.
     pub link_rate: Option<u64>,
@@ -106,6 +108,8 @@ impl Config {
     /// than data centres hold in a round trip. What the queues of switches and of hosts that do
     /// RoCE in software do not hold is lost, and go-back-N sends all behind it again.
     pub const DEFAULT_WINDOW: u32 = 256;
+    /// Packets of a peer of which nothing is known: what TCP begins with (RFC 6928).
+    pub const INITIAL_WINDOW: u32 = 10;
     /// The partition every port is a full member of.
     pub const DEFAULT_PKEY: u16 = 0xffff;
 
@@ -139,6 +143,7 @@ impl Config {
             flow_control: true,
             send_capacity: 128,
             window: Self::DEFAULT_WINDOW,
+            initial_window: Self::INITIAL_WINDOW,
             link_rate: None,
         }
     }
@@ -168,34 +173,28 @@ impl Config {
 impl Config {
     /// Pieces that share the window, where so many READs may be outstanding.
     const PIECES: u32 = 4;
+    /// Packets of a piece while the window is smaller than it was set: fewer would make a peer that
+    /// is slow spend its time on requests.
+    const LEAST_PIECE: u32 = 4;
 
-    /// Packets of a piece, which one READ request asks for; the last piece of a READ may be
-    /// shorter. With few outstanding, pieces are as much longer, so that the window is full.
-    pub const fn read_piece(&self) -> u32 {
+    /// Packets of a piece, which one READ request asks for while `window` may be in flight; the
+    /// last piece of a READ may be shorter. With few outstanding, pieces are as much longer, so
+    /// that the window is full.
+    pub const fn read_piece(&self, window: u32) -> u32 {
         let pieces = match self.max_rd_atomic as u32 {
             0 | 1 => 1,
             Self::PIECES.. => Self::PIECES,
             some => some,
         };
-        match self.window / pieces {
+        let least = match self.window / pieces {
             0 => 1,
-            packets => packets,
+            1..Self::LEAST_PIECE => self.window / pieces,
+            _ => Self::LEAST_PIECE,
+        };
+        match window / pieces {
+            packets if packets > least => packets,
+            _ => least,
         }
-    }
-
-    /// Where the piece with packet `packet` ends, of a READ of `packets`.
-    pub(super) const fn piece_end(&self, packet: u32, packets: u32) -> u32 {
-        let piece = self.read_piece();
-        let rest = piece - packet % piece;
-        if packets - packet < rest {
-            packets
-        } else {
-            packet + rest
-        }
-    }
-
-    pub(super) const fn is_first_of_piece(&self, packet: u32) -> bool {
-        packet.is_multiple_of(self.read_piece())
     }
 }
 

@@ -16,8 +16,8 @@
 //! receives, and those of the peer are obeyed from the first message on; a request that
 //! the QP's own rights forbid, or that needs more READ and atomic resources than there are, is an
 //! invalid request; duplicates of SENDs and WRITEs are acknowledged with their own PSN; every last
-//! packet asks for an acknowledgement, and every 64th of a long message; MigReq is sent as 1 and
-//! ignored; a retry counts only while there is no progress.
+//! packet asks for an acknowledgement, and four times per window one of a long message, at least
+//! every 64th; MigReq is sent as 1 and ignored; a retry counts only while there is no progress.
 //!
 //! Queues are allocated once, in [`ReliableConnection::new`]; requests with many scatter-gather
 //! elements bring their own memory.
@@ -30,6 +30,7 @@ mod responder;
 pub(crate) mod segment;
 mod stats;
 mod timers;
+mod window;
 
 pub(crate) use config::pkeys_match;
 pub use config::{Config, Mtu};
@@ -404,6 +405,11 @@ impl ReliableConnection {
     /// Rate of its data in bytes per second, while the network is congested.
     pub fn rate(&self) -> Option<u64> {
         self.rate.rate()
+    }
+
+    /// Packets that may be under way now, and READ responses: so many each.
+    pub const fn window(&self) -> u32 {
+        self.requester.window()
     }
 
     /// Requests posted that have not ended.

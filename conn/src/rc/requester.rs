@@ -14,16 +14,21 @@
 //! A READ is asked for in *pieces* of [`Config::read_piece`] packets, each a READ request of its
 //! own to the responder, which has an MSN, takes a READ resource, and is repeated from the packet
 //! that was lost to its own end. MSNs are not looked at here: what is done, PSNs say.
+//!
+//! How much may be under way is the [`Window`]'s to say, of requests and of READ responses alike,
+//! and of what is sent again, too.
 
 mod answers;
 mod credits;
 mod early;
+mod pieces;
 
 use super::build::{self, Emitted, Headers, Route};
 use super::config::Config;
 use super::segment::{self, Family};
 use super::stats::Stats;
 use super::timers::Timers;
+use super::window::Window;
 use crate::egress::Egress;
 use crate::host::Host;
 use crate::mem::{Access, Memory};
@@ -32,6 +37,7 @@ use crate::work::{Local, MAX_MESSAGE, Request, SendFlags, SendOp, Status};
 use alloc::collections::VecDeque;
 use credits::Credits;
 use early::Early;
+use pieces::Pieces;
 use trunkline_wire::{Bth, Ieth, ImmDt, Psn};
 
 pub(super) use answers::Fatal;
@@ -40,6 +46,8 @@ pub(super) use answers::Fatal;
 /// asks sooner, at first with each packet, then half as often each time: a path may carry fewer at
 /// once.
 const ACK_EVERY: u32 = 64;
+/// Acknowledgements that are asked for per window, so that it moves on while it is under way.
+const ASKS_PER_WINDOW: u32 = 4;
 
 /// A send request in the queue.
 #[derive(Debug)]
@@ -51,6 +59,8 @@ struct Entry {
     packets: u32,
     /// How many of them are acknowledged, or have come.
     progress: u32,
+    /// Of a READ.
+    pieces: Pieces,
     /// It cannot go on: it ends so once it is the oldest.
     fault: Option<Status>,
 }
@@ -81,6 +91,7 @@ pub(super) struct Requester {
     early: Early,
     overtook: u32,
     credits: Credits,
+    window: Window,
     pub(super) timers: Timers,
 }
 
@@ -128,6 +139,7 @@ impl Requester {
             early: Early::default(),
             overtook: 0,
             credits: Credits::new(config.flow_control),
+            window: Window::new(config),
             timers: Timers::new(config),
         }
     }
@@ -139,6 +151,10 @@ impl Requester {
 
     pub(super) fn len(&self) -> usize {
         self.queue.len()
+    }
+
+    pub(super) const fn window(&self) -> u32 {
+        self.window.packets()
     }
 
     #[expect(
@@ -166,6 +182,7 @@ impl Requester {
             psn: Psn::default(),
             packets,
             progress: 0,
+            pieces: Pieces::default(),
             fault: unusable.then_some(Status::LocalQpOperation),
         });
         Ok(())
@@ -218,12 +235,12 @@ impl Requester {
         };
         let answered = entry.request.op.has_response_data();
         let span = match answered {
-            true => config.piece_end(self.packet, entry.packets) - self.packet,
+            true => self.piece(config, entry, psn),
             false => 1,
         };
         let fenced = first && entry.request.flags.contains(SendFlags::FENCE) && self.reads > 0;
         let starved = first && entry.request.op.consumes_receive() && self.is_starved();
-        if fenced || starved || psn == self.next_psn && self.is_held(config, answered, span) {
+        if fenced || starved || self.is_held(config, answered, psn, span) {
             return None;
         }
         let mtu = config.path_mtu.bytes();
@@ -237,8 +254,7 @@ impl Requester {
                 ack_req: true,
             });
         }
-        let in_flight = segment::distance(self.una(), psn).saturating_sub(self.read_psns);
-        let window = config.window.max(1);
+        let (in_flight, window) = (self.in_flight(psn), self.window.packets());
         if in_flight >= window {
             return None;
         }
@@ -246,7 +262,7 @@ impl Requester {
         let last = self.packet + 1 == entry.packets;
         let ack_req = paced
             || last
-            || self.unasked + 1 >= self.ask_after.min(window)
+            || self.unasked + 1 >= self.ask_after.min(window / ASKS_PER_WINDOW)
             || in_flight + 1 >= window;
         Some(Next {
             psn,
@@ -258,11 +274,40 @@ impl Requester {
         })
     }
 
-    /// Whether a packet of `span` PSNs that were never sent has to wait for answers; `answered`: it
-    /// asks for data.
-    fn is_held(&self, config: &Config, answered: bool, span: u32) -> bool {
+    /// Where the pieces of a READ end whose next packet has this PSN.
+    fn pieces(&self, config: &Config, entry: &Entry, psn: Psn) -> Pieces {
+        if psn != self.next_psn {
+            return entry.pieces;
+        }
+        let length = config.read_piece(self.window.packets());
+        entry.pieces.resized(entry.progress, self.packet, length)
+    }
+
+    /// PSNs of the next piece of a READ, which begins with this one.
+    fn piece(&self, config: &Config, entry: &Entry, psn: Psn) -> u32 {
+        let pieces = self.pieces(config, entry, psn);
+        pieces.end(self.packet, entry.packets) - self.packet
+    }
+
+    /// Packets under way before the one with this PSN, but for READ responses. What is sent again
+    /// waits for all before it.
+    fn in_flight(&self, psn: Psn) -> u32 {
+        let before = segment::distance(self.una(), psn);
+        match psn == self.next_psn {
+            true => before.saturating_sub(self.read_psns),
+            false => before,
+        }
+    }
+
+    /// Whether a packet of `span` PSNs has to wait for answers; `answered`: it asks for data.
+    fn is_held(&self, config: &Config, answered: bool, psn: Psn, span: u32) -> bool {
+        let window = self.window.packets();
+        if psn != self.next_psn {
+            let before = self.in_flight(psn);
+            return answered && before > 0 && before + span > window;
+        }
         let many = self.reads >= u32::from(config.max_rd_atomic)
-            || self.reads > 0 && self.read_psns + span > config.window;
+            || self.reads > 0 && self.read_psns + span > window;
         answered && many || self.outstanding() + span > segment::MAX_OUTSTANDING
     }
 
@@ -287,6 +332,9 @@ impl Requester {
         }
         if self.timers.is_rnr() {
             return Step::Idle;
+        }
+        if self.outstanding() == 0 {
+            self.window.rests(config, now);
         }
         let Some(next) = self.next(config, paced) else {
             return Step::Idle;
@@ -360,6 +408,7 @@ impl Requester {
     }
 
     fn sent(&mut self, config: &Config, now: Instant, next: &Next) {
+        let pieces = self.pieces(config, &self.queue[self.cursor], next.psn);
         let entry = &mut self.queue[self.cursor];
         let answered = entry.request.op.has_response_data();
         let first = self.cursor >= self.started;
@@ -370,8 +419,13 @@ impl Requester {
         if next.psn == self.next_psn {
             self.next_psn = self.next_psn.advance(next.span);
             if answered {
+                entry.pieces = pieces;
                 self.reads += 1;
                 self.read_psns += next.span;
+            }
+            if next.ack_req {
+                let last = next.psn.advance(next.span - 1);
+                self.window.asked(now, last);
             }
             if first || answered {
                 self.credits.begin(entry.request.op.consumes_receive());
@@ -423,6 +477,7 @@ impl Requester {
         };
         (self.unasked, self.ask_after) = (0, 1);
         self.probing = false;
+        self.window.repeats();
         self.timers.stop_ack();
     }
 
@@ -438,6 +493,7 @@ impl Requester {
             return None;
         }
         stats.timeouts += 1;
+        self.window.timed_out(self.next_psn);
         self.implied = None;
         self.timers.double();
         let fatal = self.retry();

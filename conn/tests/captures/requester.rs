@@ -243,10 +243,12 @@ pub(crate) fn replay(name: &str, talk: &Conversation) -> usize {
     let config = Config {
         qpn: responder.dest_qpn,
         dest_qpn: responder.qpn,
-        timeout: 1,
+        // So long that no answer of that peer counts as late.
+        timeout: 20,
         rnr_retry: 3,
         // The captured peer had up to so many in flight.
         window: 512,
+        initial_window: 512,
         ..responder
     };
     let mut replay = Replay {

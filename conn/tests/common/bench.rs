@@ -35,6 +35,8 @@ pub(crate) fn config() -> Config {
         rq_psn: psn(0),
         timeout: 10,
         flow_control: false,
+        // Tests of windows set one; all others are of what a full one lets through.
+        initial_window: Config::DEFAULT_WINDOW,
         ..Config::new(US, PEER, path(1, 2))
     }
 }

@@ -57,7 +57,7 @@ fn a_slow_peer_is_waited_for_and_asked_again_for_no_more_than_one_message_meanwh
     }
     assert!(bench.engine.stats().retransmitted <= 7);
     assert_eq!(bench.feed(only(0, b"data")), Ok(()));
-    assert_eq!(numbers(&bench.sent()), [1, 2, 3], "these may be lost");
+    assert_eq!(numbers(&bench.sent()), [1, 2], "these may be lost");
     for number in 1..4 {
         assert_eq!(bench.feed(only(number, b"data")), Ok(()));
     }
@@ -276,7 +276,7 @@ fn who_was_slow_once_has_the_timeout_that_was_agreed_again_once_it_answers() {
 }
 
 #[test]
-fn who_complains_after_silence_gets_all_again_at_once() {
+fn who_complains_after_silence_gets_all_again_as_it_takes_it() {
     let mut bench = bench();
     for wr_id in 0..4 {
         bench.post(wr_id, SendOp::Send, 4);
@@ -285,5 +285,7 @@ fn who_complains_after_silence_gets_all_again_at_once() {
     assert!(bench.next_timer());
     assert_eq!(numbers(&bench.sent()), [0]);
     assert_eq!(bench.feed(nak(0, NakCode::PsnSequence)), Ok(()));
-    assert_eq!(numbers(&bench.sent()), [0, 1, 2, 3]);
+    assert_eq!(numbers(&bench.sent()), [0]);
+    assert_eq!(bench.feed(ack(0)), Ok(()));
+    assert_eq!(numbers(&bench.sent()), [1, 2]);
 }

@@ -98,6 +98,7 @@ fn an_answer_far_ahead_is_not_taken_for_one_that_came_256_before_it() {
     const LONG: usize = 300 * MTU;
     let mut bench = Bench::new(Config {
         window: 400,
+        initial_window: 400,
         ..config()
     });
     let room = vec![0; LONG];

@@ -161,6 +161,8 @@ impl Requester {
         self.implied = None;
         self.probing = false;
         self.overtook = 0;
+        let una = self.una();
+        self.window.acknowledged(config, now, una, self.next_psn);
         self.timers.stop_gap();
         if !self.early.is_empty() {
             self.timers.start_gap(now);
@@ -211,6 +213,7 @@ impl Requester {
         self.implied = Some(una);
         self.timers.stop_gap();
         stats.implied_naks += 1;
+        self.window.lost(self.next_psn);
         self.retry()
     }
 
@@ -282,6 +285,7 @@ impl Requester {
         if !self.is_waiting() {
             return Outcome::dropped(Dropped::StaleResponse);
         }
+        self.window.lost(self.next_psn);
         Outcome {
             verdict: Ok(()),
             fatal: self.retry(),
@@ -310,7 +314,7 @@ impl Requester {
             Placed::Unfit => return Outcome::BAD,
             Placed::Fault => return Outcome::FAULT,
         }
-        self.advance(config, host);
+        self.advance(host);
         self.catch_up(config, now, host);
         self.on_progress(config, now);
         Outcome::DONE
@@ -356,9 +360,9 @@ impl Requester {
     }
 
     /// The next packet of the oldest request, a READ or atomic, has come.
-    fn advance(&mut self, config: &Config, host: &mut impl Host) {
+    fn advance(&mut self, host: &mut impl Host) {
         let head = self.queue.front_mut().expect("its data came");
-        let answered = head.progress + 1 == config.piece_end(head.progress, head.packets);
+        let answered = head.progress + 1 == head.pieces.end(head.progress, head.packets);
         head.progress += 1;
         self.read_psns -= 1;
         self.reads -= u32::from(answered);
@@ -369,7 +373,7 @@ impl Requester {
     fn catch_up(&mut self, config: &Config, now: Instant, host: &mut impl Host) {
         while let Some(last) = self.early.last() {
             if self.early.take(self.una()) {
-                self.advance(config, host);
+                self.advance(host);
                 continue;
             }
             let before = self.una();
@@ -404,9 +408,9 @@ fn place(
         (SendOp::Read(_), Local::Sges(sges)) if is_read => {
             let mtu = config.path_mtu.bytes();
             let (offset, length) = segment::part(entry.request.length, mtu, at);
-            let last = at + 1 == config.piece_end(at, entry.packets);
+            let last = at + 1 == entry.pieces.end(at, entry.packets);
             if packet.payload.len() != length as usize
-                || !fits(packet, config.is_first_of_piece(at), last)
+                || !fits(packet, entry.pieces.is_first(at), last)
             {
                 return Placed::Unfit;
             }
