@@ -12,7 +12,7 @@ use trunkline::rdma_cm::sync::{Endpoint, Listener, Resources};
 use trunkline::{
     Access, Allowed, AtomicOp, Attributes, Connection, ConnectionOptions, ConnectionState, Drive,
     Error, Extra, HandOvers, LiveObjects, NoConnection, Node, Qp, QpModify, QpOptions, QpState,
-    QpType, RecvWr, SendOp, SendWr, Status, VerbsError,
+    QpType, SendOp, SendWr, Status, VerbsError,
 };
 use trunkline_dataplane::{MemoryConfig, MemoryPort};
 
@@ -195,38 +195,6 @@ fn a_key_that_a_peer_takes_away_at_one_worker_is_gone_at_all() {
     assert_eq!(next(&nodes, &a.send_cq).status, Status::Success);
     a.post(second, 4, SendOp::Write(target), 0, 64);
     assert_eq!(next(&nodes, &a.send_cq).status, Status::RemoteAccess);
-}
-
-#[test]
-fn an_srq_has_its_qps_at_its_own_worker() {
-    let Pair { a, b } = pair(2, 2);
-    let nodes = [&a.node, &b.node];
-    let [other, srq] = [0, 1].map(|worker| b.pd.create_srq_at(worker, 64, 1).unwrap());
-    assert!(other.id() != srq.id(), "events tell them apart");
-    let with_srq = QpOptions {
-        srq: Some(srq.clone()),
-        ..QpOptions::default()
-    };
-    for i in 0..2 {
-        let (qa, qb) = (a.qp(&at(i)), b.qp(&with_srq));
-        assert_eq!(qb.worker(), 1);
-        connect(&qa, &qb);
-        let sges = [b.mr.sge(0, 100)];
-        let request = RecvWr::new().wr_id(9).sges(&sges);
-        srq.post_recv(&[request]).unwrap();
-        a.post(&qa, 1, SendOp::Send, 0, 100);
-        assert_eq!(next(&nodes, &b.recv_cq).wr_id, 9);
-        assert_eq!(next(&nodes, &a.send_cq).status, Status::Success);
-    }
-    let elsewhere = QpOptions {
-        worker: Some(0),
-        ..with_srq
-    };
-    let refused = b.pd.create_qp(&b.send_cq, &b.recv_cq, &elsewhere);
-    assert!(matches!(
-        refused,
-        Err(Error::Verbs(VerbsError::BadAttribute { .. }))
-    ));
 }
 
 #[test]

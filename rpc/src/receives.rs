@@ -65,8 +65,7 @@ impl Pool {
     /// The node has no room, or has ended.
     fn new(pd: &Pd, number: u32, each: u16, qp_options: &QpOptions) -> Result<Self, Error> {
         let each = u32::from(each);
-        let worker = qp_options.worker.unwrap_or(0);
-        let srq = pd.create_srq_at(worker, MOST / each * each, 1)?;
+        let srq = pd.create_srq(MOST / each * each, 1)?;
         let qp_options = QpOptions {
             srq: Some(srq.clone()),
             ..qp_options.clone()

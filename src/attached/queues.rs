@@ -167,16 +167,14 @@ impl Client {
         pd: Handle,
         max_wr: u32,
         max_sge: u32,
-        worker: Option<u8>,
-    ) -> Result<(Handle, u8, SharedRecvQueue<Words>), Error> {
+    ) -> Result<(Handle, SharedRecvQueue<Words>), Error> {
         let queue = SharedRecvQueue::apart(srq_size(max_wr, max_sge)?);
-        let SrqCreated { srq, worker } = self.ask(CreateSrq {
+        let SrqCreated { srq } = self.ask(CreateSrq {
             pd,
             max_wr,
             max_sge,
-            worker,
         })?;
-        Ok((srq, worker, queue))
+        Ok((srq, queue))
     }
 
     /// Makes sure that the queue of an SRQ has its ring.

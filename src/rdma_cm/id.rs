@@ -251,10 +251,7 @@ impl CmId {
             kind,
             // One worker does all there is to do for the connection, if the program has no other
             // wish.
-            worker: match (options.worker, &options.srq) {
-                (None, None) => Some(self.worker()),
-                (chosen, _) => chosen,
-            },
+            worker: options.worker.or_else(|| Some(self.worker())),
             ..options.clone()
         };
         let channel = self.channel();

@@ -18,7 +18,7 @@ use trunkline_host::Words;
 use trunkline_qpmap::queue::{RecvQueue, Size};
 use trunkline_qpmap::wqe::{RecvWr, SendWr};
 use trunkline_qpmap::{
-    Allowed, Attributes, PostError, QpInit, QpModify, QpQueues, QpState, QpType, Tenant, VerbsError,
+    Attributes, PostError, QpInit, QpModify, QpQueues, QpState, QpType, Tenant, VerbsError,
 };
 use trunkline_wire::{Gid, Psn, Qpn, may_be_one_host};
 
@@ -53,8 +53,7 @@ pub struct QpOptions {
     /// QP without receives of its own has none that would be flushed. It takes no receive any more,
     /// and all that was posted before has completed; what is posted behind is flushed behind.
     pub complete_last_wqe: bool,
-    /// The worker of the node that it belongs to, from 0; if not set, that of its SRQ, or the one
-    /// whose turn it is.
+    /// The worker of the node that it belongs to, from 0; if not set, the one whose turn it is.
     pub worker: Option<u8>,
 }
 
@@ -155,8 +154,8 @@ impl Pd {
     /// Creates a QP in the RESET state (`ibv_create_qp(3)`).
     ///
     /// # Errors
-    /// Sizes out of range, too many QPs, no such worker, or another one than the SRQ's; a CQ or SRQ
-    /// of another node, or in error.
+    /// Sizes out of range, too many QPs, or no such worker; a CQ or SRQ of another node, or in
+    /// error.
     pub fn create_qp(&self, send_cq: &Cq, recv_cq: &Cq, options: &QpOptions) -> Result<Qp, Error> {
         self.create_qp_of(Tenant::OWN, send_cq, recv_cq, options)
     }
@@ -184,14 +183,7 @@ impl Pd {
         let cqs = [send_cq, recv_cq].map(|cq| cq.0.id.index());
         let srq = options.srq.as_ref().map(|srq| srq.id().index());
         let init = options.init(self.0.id()?, cqs, srq, tenant);
-        let of_srq = options.srq.as_ref().map(Srq::worker);
-        let worker = node.chosen(options.worker.or(of_srq))?;
-        if of_srq.is_some_and(|of_srq| of_srq != worker) {
-            let theirs = of_srq.unwrap_or_default().into();
-            return Err(Allowed::Range(theirs, theirs)
-                .refuse("worker", worker.into())
-                .into());
-        }
+        let worker = node.chosen(options.worker)?;
         for cq in [send_cq, recv_cq] {
             cq.check()?;
         }

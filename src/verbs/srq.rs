@@ -11,55 +11,41 @@ use trunkline_host::Handle;
 use trunkline_host::Words;
 use trunkline_qpmap::queue::{SharedRecvQueue, Size};
 use trunkline_qpmap::wqe::RecvWr;
-use trunkline_qpmap::{SrqAttributes, SrqId, VerbsError};
+use trunkline_qpmap::{SharedReceives, SrqAttributes, SrqId, VerbsError};
 
 impl Pd {
-    /// Creates a shared receive queue (`ibv_create_srq(3)`). It belongs to one worker of the node,
-    /// whose turn it is, and so do all QPs that take from it.
+    /// Creates a shared receive queue (`ibv_create_srq(3)`), for QPs of all workers of the node:
+    /// what is posted goes to whichever of them needs it first.
     ///
     /// # Errors
     /// Sizes out of range: `max_wr` is at least 1, and `max_sge` may be 0 for messages of no bytes.
     pub fn create_srq(&self, max_wr: u32, max_sge: u32) -> Result<Srq, Error> {
-        match self.0.node.client() {
-            Some(client) => self.create_served_srq(client, None, max_wr, max_sge),
-            None => self.create_srq_at(self.0.node.deal(), max_wr, max_sge),
-        }
-    }
-
-    /// The same for QPs of the worker that the program chooses.
-    ///
-    /// # Errors
-    /// Sizes out of range, or no such worker.
-    pub fn create_srq_at(&self, worker: u8, max_wr: u32, max_sge: u32) -> Result<Srq, Error> {
         let node = &self.0.node;
         if let Some(client) = node.client() {
-            return self.create_served_srq(client, Some(worker), max_wr, max_sge);
+            return self.create_served_srq(client, max_wr, max_sge);
         }
-        let worker = node.chosen(Some(worker))?;
-        let mut core = node.handle(worker).core()?;
-        let (index, queue) = core.engine.create_srq(self.0.id()?, max_wr, max_sge)?;
-        let id = core.engine.srq_id(index);
-        drop(core);
+        let (pd, regions) = (self.0.id()?, node.regions()?);
+        let receives = Arc::new(SharedReceives::new(pd, max_wr, max_sge)?);
+        regions.pd_ref(pd)?;
+        let made = node.on_all(|core| {
+            let index = core.engine.adopt_srq(Arc::clone(&receives));
+            Ok(core.engine.srq_id(index))
+        });
+        let ids = made.inspect_err(|_| regions.pd_unref(pd))?;
+        // All of them together took it up in one order, so their numbers are equal.
+        assert!(ids.iter().all(|id| *id == ids[0]), "workers differ");
         Ok(Srq(Arc::new(SrqInner {
-            worker,
             pd: self.clone(),
-            id,
-            queue,
+            id: ids[0],
+            queue: Arc::clone(receives.queue()),
             served: None,
         })))
     }
 
-    fn create_served_srq(
-        &self,
-        client: &Client,
-        worker: Option<u8>,
-        max_wr: u32,
-        max_sge: u32,
-    ) -> Result<Srq, Error> {
+    fn create_served_srq(&self, client: &Client, max_wr: u32, max_sge: u32) -> Result<Srq, Error> {
         let pd = self.0.served()?;
-        let (srq, worker, queue) = client.create_srq(pd, max_wr, max_sge, worker)?;
+        let (srq, queue) = client.create_srq(pd, max_wr, max_sge)?;
         Ok(Srq(Arc::new(SrqInner {
-            worker,
             pd: self.clone(),
             id: srq_id(srq),
             queue: Arc::new(queue),
@@ -74,7 +60,6 @@ impl Pd {
 pub struct Srq(Arc<SrqInner>);
 
 struct SrqInner {
-    worker: u8,
     pd: Pd,
     id: SrqId,
     queue: Arc<SharedRecvQueue<Words>>,
@@ -86,8 +71,7 @@ impl fmt::Debug for Srq {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Srq")
             .field("index", &self.0.id.index())
-            .field("worker", &self.0.worker)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 
@@ -119,9 +103,9 @@ impl Srq {
     /// Gives its queue the memory of its ring, for a program in another process.
     ///
     /// # Errors
-    /// The node is down.
+    /// The node is another process's.
     pub(crate) fn begin(&self, memory: Words) -> Result<(), Error> {
-        let _core = self.handle().core()?;
+        self.node().life.check_own()?;
         self.0.queue.begin(memory);
         Ok(())
     }
@@ -139,13 +123,9 @@ impl Srq {
         Ok(resized?)
     }
 
+    /// The first worker, which speaks for all of them: they have the same of it.
     fn handle(&self) -> &WorkerHandle {
-        self.node().handle(self.0.worker)
-    }
-
-    /// Index of the worker of its node that it belongs to, from 0.
-    pub(crate) fn worker(&self) -> u8 {
-        self.0.worker
+        self.node().handle(0)
     }
 
     /// Checks that QPs may receive from it.
@@ -244,9 +224,8 @@ impl Drop for SrqInner {
         if let (Some(client), Some(srq)) = (self.pd.0.node.client(), self.served) {
             return client.destroy_srq(srq);
         }
-        let handle = self.pd.0.node.handle(self.worker);
-        let Ok(mut core) = handle.core() else { return };
-        let freed = core.engine.destroy_srq(self.id.index());
-        debug_assert!(freed.is_ok(), "QPs keep their SRQ alive");
+        let node = &self.pd.0.node;
+        let freed = node.on_all(|core| core.engine.destroy_srq(self.id.index()));
+        node.gave_up(freed, "QPs keep their SRQ alive");
     }
 }

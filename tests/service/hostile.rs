@@ -29,10 +29,15 @@ const SOON: Duration = Duration::from_secs(5);
 
 /// A service of those limits, and where programs attach to it.
 fn service(change: impl FnOnce(&mut Limits)) -> (Service, String) {
+    service_of(1, change)
+}
+
+fn service_of(workers: u8, change: impl FnOnce(&mut Limits)) -> (Service, String) {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let mut limits = Limits::default();
     change(&mut limits);
     let builder = Node::builder().address(address()).drive(Drive::Threaded);
+    let builder = builder.workers(workers);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let path = format!("@trunkline-hostile/{}/{number}", std::process::id());
     let service = Service::start(builder.build().unwrap(), &path, &limits).unwrap();

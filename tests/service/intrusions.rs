@@ -264,7 +264,6 @@ impl Handles {
                 pd: self.any(),
                 max_wr: self.size(),
                 max_sge: self.size(),
-                worker: self.worker(),
             }
             .into(),
             6 => ask::ModifySrq {

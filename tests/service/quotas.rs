@@ -50,7 +50,6 @@ fn each_quota_is_refused_by_its_name_and_what_is_freed_can_be_had_again() {
         pd,
         max_wr: 4,
         max_sge: 1,
-        worker: None,
     };
     assert_eq!(as_many_as_possible(&mut raw, srq).0, 3);
     let region = ask::RegisterMr {

@@ -1,7 +1,7 @@
 //! A program that writes anything into all memory that it shares with the service.
 
 use super::raw::{Numbers, Raw, own_memory, qp_of};
-use super::{Neighbours, is_clean, service, still_serves};
+use super::{Neighbours, is_clean, service_of, still_serves};
 use crate::common::resident;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,7 +20,9 @@ const LONG: Duration = Duration::from_secs(4);
 const LIFE: Duration = Duration::from_millis(400);
 /// Most bytes by which memory may grow after the first few programs.
 const MAX_GROWTH: u64 = 8 << 20;
-const QPS: usize = 8;
+const WORKERS: u8 = 2;
+/// Four of each worker.
+const QPS: usize = 4 * WORKERS as usize;
 
 /// Takes a QP to RTS, towards a QP of that number at `remote`.
 fn connect(raw: &mut Raw, qp: Handle, remote: Gid, dest_qpn: Qpn) {
@@ -49,20 +51,21 @@ fn equip(path: &str, remote: Gid) -> (Raw, Handle, Vec<Handle>) {
     let mut raw = Raw::connect(path);
     let bytes = Request::from(super::raw::hello(VERSION)).to_bytes(1);
     raw.send(&bytes, &[own_memory().as_fd()]);
-    assert!(matches!(raw.hear(), Some((1, Answer::Welcome(welcome))) if welcome.workers > 0));
+    assert!(
+        matches!(raw.hear(), Some((1, Answer::Welcome(welcome))) if welcome.workers == WORKERS)
+    );
     let (pd, cq) = (raw.pd(), raw.cq(64));
     let srq = raw.ask(ask::CreateSrq {
         pd,
         max_wr: 64,
         max_sge: 2,
-        worker: Some(0),
     });
     let Answer::SrqCreated(srq) = srq else {
         panic!("{srq:?}");
     };
     let srq = srq.srq;
     raw.ring(RingKind::Shared, Some(srq), 0);
-    for worker in 0..4 {
+    for worker in 0..WORKERS {
         raw.ring(RingKind::Doorbells, None, worker);
         raw.ring(RingKind::CompletionHeader, Some(cq), worker);
         raw.ring(RingKind::Completions, Some(cq), worker);
@@ -86,7 +89,8 @@ fn equip(path: &str, remote: Gid) -> (Raw, Handle, Vec<Handle>) {
             let kind = [QpType::Rc, QpType::Rc, QpType::Uc, QpType::Ud][number % 4];
             let request = ask::CreateQp {
                 kind,
-                worker: Some(0),
+                // The SRQ has QPs at each worker.
+                worker: Some((number / 4) as u8),
                 srq: with,
                 ..qp_of(pd, cq, with)
             };
@@ -122,7 +126,7 @@ fn word(numbers: &mut Numbers, before: u64) -> u64 {
 }
 
 fn scribble(seed: u64, is_slow: bool) {
-    let all = service(|_| {});
+    let all = service_of(WORKERS, |_| {});
     let mut neighbours = Neighbours::of(&all.1);
     neighbours.exchange();
     let remote = all.0.node().gid();

@@ -99,8 +99,6 @@ layout! {
     pub struct SrqCreated = "SRQ created" {
         /// Its name.
         pub srq: Handle,
-        /// The worker of the node that it belongs to, from 0.
-        pub worker: u8,
     }
 }
 

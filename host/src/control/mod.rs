@@ -41,7 +41,7 @@ use field::{Field, next};
 /// Most bytes of a message.
 pub const MAX_MESSAGE: usize = 4096;
 /// The version of the messages described here.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// The first field of [`Hello`](requests::Hello).
 pub const MAGIC: u32 = u32::from_le_bytes(*b"TRNK");
 

@@ -107,8 +107,6 @@ layout! {
         pub max_wr: u32,
         /// Most scatter-gather elements of a receive.
         pub max_sge: u32,
-        /// The worker of the node that it belongs to, from 0; if missing, the one whose turn it is.
-        pub worker: Option<u8>,
     }
 }
 

@@ -225,7 +225,7 @@ fn fields_stand_where_the_map_says() {
     };
     let sent = Request::from(hello).to_bytes(1);
     assert_eq!(sent.len(), HEADER + 4 + 4 + 1 + 64);
-    assert_eq!(&sent[HEADER..HEADER + 11], b"TRNK\x03\0\0\0\x02me");
+    assert_eq!(&sent[HEADER..HEADER + 11], b"TRNK\x04\0\0\0\x02me");
     let request = RequestRing {
         ring: RingKind::Completions,
         object: None,

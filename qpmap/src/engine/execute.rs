@@ -1,6 +1,6 @@
 //! Executing what a peer asks for: one packet of the head message of a flow at a time.
 
-use super::inbound::Source;
+use super::inbound::Holder;
 use super::packet::Packet;
 use super::qp::{Answer, Flags};
 use super::responses::Outcome;
@@ -252,6 +252,7 @@ impl<P: Platform> Engine<P> {
             self.check_write(qp, by, &reth)?;
         }
         let takes = packet.opcode == Opcode::SRC_WRITE_IMM && last;
+        // Where another worker takes it first, the message comes again, and is written again.
         if takes && !self.has_receive(qp) {
             return Err(Refusal::NotReady);
         }
@@ -425,22 +426,26 @@ impl<P: Platform> Engine<P> {
         if !self.is_route(flow) {
             return self.take_receive(qp);
         }
-        let found = self.has_receive(qp);
-        let (source, left) = match &self.qps[qp].queues.receive {
-            Some(own) => (Source::Own(qp), own.posted()),
+        let peer = self.flows.peer(flow);
+        let queues = &self.qps[qp].queues;
+        let (receive, holder) = match &queues.receive {
+            Some(own) => {
+                let (found, left) = (own.has_entry(), own.posted());
+                // A ring that has an entry, and none by its own count, is broken.
+                let broken = found && left == 0;
+                if !broken && !self.inbound.may_hold((qp, peer), left) {
+                    return Err(Refusal::NotReady);
+                }
+                (self.take_receive(qp)?, Holder::Own((qp, peer)))
+            }
             None => {
-                let srq = self.qps[qp].queues.srq;
-                let queue = self.srqs.get(srq).ok_or(Refusal::NotReady)?;
-                (Source::Shared(srq), queue.posted())
+                let (srq, peer) = (queues.srq, self.links.peer_address(peer));
+                let record = self.srqs.get(srq).ok_or(Refusal::NotReady)?;
+                let held = record.hold(peer, &mut self.events)?;
+                let holder = Holder::Shared { srq, peer };
+                (held.ok_or(Refusal::NotReady)?, holder)
             }
         };
-        let holder = (source, self.flows.peer(flow));
-        // A ring that has an entry, and none by its own count, is broken.
-        let broken = found && left == 0;
-        if !broken && !self.inbound.may_hold(holder, left) {
-            return Err(Refusal::NotReady);
-        }
-        let receive = self.take_receive(qp)?;
         self.inbound.hold(at, holder);
         Ok(receive)
     }
@@ -460,7 +465,7 @@ impl<P: Platform> Engine<P> {
     }
 
     fn take_shared_receive(&mut self, srq: u32) -> Result<Receive, Refusal> {
-        let srq = self.srqs.get_mut(srq).ok_or(Refusal::NotReady)?;
+        let srq = self.srqs.get(srq).ok_or(Refusal::NotReady)?;
         srq.take(&mut self.events)?.ok_or(Refusal::NotReady)
     }
 

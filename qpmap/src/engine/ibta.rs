@@ -85,7 +85,7 @@ pub(super) enum Fetched {
 enum Receives<'a, W> {
     /// They are its own, so that its peer gets credits for them.
     Own(&'a RecvQueue<W>),
-    Shared(&'a mut Srq<W>),
+    Shared(&'a Srq<W>),
     None,
 }
 
@@ -470,7 +470,7 @@ impl<P: Platform> Engine<P> {
         let record = &mut self.plains.slots[ibta];
         let qp = record.qp;
         let queues = Arc::clone(&self.qps[qp].queues);
-        let receives = match (&queues.receive, self.srqs.get_mut(queues.srq)) {
+        let receives = match (&queues.receive, self.srqs.get(queues.srq)) {
             (Some(own), _) => Receives::Own(own),
             (None, Some(srq)) => Receives::Shared(srq),
             (None, None) => Receives::None,

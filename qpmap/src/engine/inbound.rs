@@ -4,15 +4,15 @@
 mod held;
 mod staging;
 
-pub(crate) use held::{Holder, Source};
+pub(crate) use held::{Held, Holder};
 pub(crate) use staging::{Place, Staging};
 
 use super::coverage::Coverage;
 use crate::hash::Keyed;
 use crate::slab::Slab;
-use held::Held;
+use held::OwnHolder;
 use trunkline_conn::work::Receive;
-use trunkline_wire::Opcode;
+use trunkline_wire::{Gid, Opcode};
 
 /// A message being put together.
 #[derive(Debug)]
@@ -30,8 +30,8 @@ pub(crate) struct Assembly {
 #[derive(Debug)]
 pub(crate) struct Inbound {
     assemblies: Slab<Assembly>,
-    /// Receives that they hold.
-    held: Held,
+    /// Receives that they hold of the queues of QPs.
+    held: Held<OwnHolder>,
     staging: Staging,
     /// Of what covers the messages.
     key: Keyed,
@@ -80,24 +80,32 @@ impl Inbound {
         self.assemblies[at].placed.add(&self.key, offset, length);
     }
 
-    /// Whether `holder` may take one more receive of the `left` that are in its queue.
-    pub(crate) fn may_hold(&self, holder: Holder, left: u32) -> bool {
+    /// Whether `holder` may take one more receive of the `left` that are in the queue of its QP.
+    pub(crate) fn may_hold(&self, holder: OwnHolder, left: u32) -> bool {
         self.held.may_take(holder, left)
     }
 
     /// A message has taken a receive, which counts for `holder`.
     pub(crate) fn hold(&mut self, at: u32, holder: Holder) {
-        self.held.take(holder);
+        if let Holder::Own(holder) = holder {
+            self.held.take(holder);
+        }
         self.assemblies[at].holder = Some(holder);
     }
 
-    /// A message is complete, or given up. Gives the receive that it holds.
-    pub(crate) fn end(&mut self, at: u32) -> Option<Receive> {
+    /// A message is complete, or given up. Gives the receive that it holds, and whose share of an
+    /// SRQ that counts for no more.
+    pub(crate) fn end(&mut self, at: u32) -> (Option<Receive>, Option<(u32, Gid)>) {
         let assembly = self.assemblies.remove(at);
-        if let Some(holder) = assembly.holder {
-            self.held.give_back(holder);
-        }
-        assembly.receive
+        let of_srq = match assembly.holder {
+            Some(Holder::Own(holder)) => {
+                self.held.give_back(holder);
+                None
+            }
+            Some(Holder::Shared { srq, peer }) => Some((srq, peer)),
+            None => None,
+        };
+        (assembly.receive, of_srq)
     }
 
     /// Packets that wait for an earlier one.
@@ -135,14 +143,18 @@ mod tests {
     #[test]
     fn a_receive_that_a_message_holds_counts_for_its_peer_until_the_message_ends() {
         let mut inbound = Inbound::new(1 << 20, Keyed::new([1, 2]));
-        let holder = (Source::Own(3), 7);
+        let holder = (3, 7);
         let at = inbound.begin(Opcode::SRC_SEND);
         assert!(inbound.may_hold(holder, 1));
-        inbound.hold(at, holder);
+        inbound.hold(at, Holder::Own(holder));
         assert!(!inbound.may_hold(holder, 1) && inbound.may_hold(holder, 2));
-        assert!(inbound.may_hold((Source::Own(3), 8), 1));
-        assert!(inbound.end(at).is_none());
+        assert!(inbound.may_hold((3, 8), 1));
+        assert!(matches!(inbound.end(at), (None, None)));
         assert!(inbound.may_hold(holder, 1) && inbound.get(at).is_none());
+        // That of an SRQ is counted there.
+        let (at, peer) = (inbound.begin(Opcode::SRC_SEND), Gid::default());
+        inbound.hold(at, Holder::Shared { srq: 3, peer });
+        assert_eq!(inbound.end(at).1, Some((3, peer)));
         assert_eq!(inbound.len(), 0);
     }
 }

@@ -9,7 +9,7 @@
 //! | `verbs`, `changes`, `query`, `resources` | what programs ask for: QPs; regions, CQs, SRQs |
 //! | `qps` | the owner of QPs: their records, their numbers, which numbers rest |
 //! | `completions` | the owner of CQs: who uses them, what is not published, which are in error |
-//! | `srq` | the owner of SRQs, on the worker's side: what is posted, who uses them, their limits |
+//! | `srq` | the owner of SRQs, which workers share: what is posted, who uses them, their limits |
 //! | `links` | the owner of connections: their records, their numbers, their peers, their pools |
 //! | `connections`, `peers` | how they are opened and end, and what ends with them |
 //! | `path_mtu` | how large packets may be on the way to a peer |
@@ -115,7 +115,7 @@ pub use connections::{ConnectionParams, ConnectionStats};
 pub use counters::{Count, Counters, LiveCounters};
 pub use links::PeerIdentity;
 pub use qp::{Attributes, FIRST_MSN, LAST_WQE, Place, QpInit, QpQueues};
-pub use srq::{SrqAttributes, SrqId};
+pub use srq::{SharedReceives, SrqAttributes, SrqId};
 pub use state_bytes::{LiveObjects, StateBytes};
 pub use tenants::Tenant;
 pub use trace::{Cause, Trace};
@@ -410,7 +410,7 @@ impl<P: Platform> Engine<P> {
         };
         Self {
             regions: regions.view(),
-            srqs: Srqs::new(worker),
+            srqs: Srqs::new(),
             completions: Completions::new(),
             qps: Qps::new(qpns, config.max_qps),
             plains: IbtaConns::default(),

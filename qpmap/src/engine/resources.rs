@@ -1,7 +1,7 @@
 //! What programs ask for beside QPs: regions, CQs and SRQs.
 
 use super::completions::Indexed;
-use super::{CqId, Engine, Event, Platform, SrqAttributes, SrqId, Tenant, srq};
+use super::{CqId, Engine, Event, Platform, SharedReceives, SrqAttributes, SrqId, Tenant};
 use crate::cq::{CompletionQueue, Entries, Notify, Writer};
 use crate::error::VerbsError;
 use crate::queue::{SharedRecvQueue, Size};
@@ -129,7 +129,8 @@ impl<P: Platform> Engine<P> {
         self.flows.tenants().remove(tenant)
     }
 
-    /// Creates a shared receive queue (`ibv_create_srq(3)`) for `max_wr` receives.
+    /// Creates a shared receive queue (`ibv_create_srq(3)`) for `max_wr` receives of QPs of this
+    /// engine.
     ///
     /// # Errors
     /// Sizes out of range: there is one receive at least.
@@ -139,9 +140,16 @@ impl<P: Platform> Engine<P> {
         max_wr: u32,
         max_sge: u32,
     ) -> Result<Indexed<SharedRecvQueue<P::RingMemory>>, VerbsError> {
-        let queue = srq::receive_queue(1, max_wr, max_sge)?;
+        let receives = SharedReceives::new(pd, max_wr, max_sge)?;
         self.regions().pd_ref(pd)?;
-        Ok(self.srqs.insert(pd, queue))
+        let queue = Arc::clone(receives.queue());
+        Ok((self.adopt_srq(Arc::new(receives)), queue))
+    }
+
+    /// Takes up an SRQ whose receives other engines of the node take, too, and which counts among
+    /// the users of its protection domain already, once for all of them. Returns its index.
+    pub fn adopt_srq(&mut self, receives: Arc<SharedReceives<P::RingMemory>>) -> u32 {
+        self.srqs.insert(receives)
     }
 
     /// Returns what tells an SRQ apart from others that have its index later.
@@ -162,12 +170,12 @@ impl<P: Platform> Engine<P> {
 
     /// Arms the limit of an SRQ (`ibv_modify_srq(3)` with `IBV_SRQ_LIMIT`), or disarms it with 0:
     /// [`Event::SrqLimitReached`] comes once, when fewer receives than `limit` are posted and not
-    /// taken, which may be now.
+    /// taken, which may be now: from the engine that takes the last of them.
     ///
     /// # Errors
     /// No such SRQ, or a limit beyond its size.
     pub fn set_srq_limit(&mut self, srq: u32, limit: u32) -> Result<(), VerbsError> {
-        let record = self.srqs.known_mut(srq)?;
+        let record = self.srqs.known(srq)?;
         record.set_limit(limit, &mut self.events)
     }
 
@@ -178,7 +186,7 @@ impl<P: Platform> Engine<P> {
     /// No such SRQ, one in error, or a size out of range: there is room for what is posted, and the
     /// limit is not beyond it.
     pub fn resize_srq(&mut self, srq: u32, max_wr: u32) -> Result<(), VerbsError> {
-        let record = self.srqs.known_mut(srq)?;
+        let record = self.srqs.known(srq)?;
         record.resize(max_wr, &mut self.events, |_| Ok(None))
     }
 
@@ -196,18 +204,20 @@ impl<P: Platform> Engine<P> {
         max_wr: u32,
         memory: impl FnOnce(Size) -> Result<P::RingMemory, VerbsError>,
     ) -> Result<(), VerbsError> {
-        let record = self.srqs.known_mut(srq)?;
+        let record = self.srqs.known(srq)?;
         let memory = |size| memory(size).map(Some);
         record.resize(max_wr, &mut self.events, memory)
     }
 
-    /// Destroys a shared receive queue.
+    /// Destroys a shared receive queue, here: it is gone when all engines that took it up have done
+    /// so.
     ///
     /// # Errors
-    /// [`VerbsError::Busy`] while QPs use it.
+    /// [`VerbsError::Busy`] while QPs use it, be they of other engines.
     pub fn destroy_srq(&mut self, srq: u32) -> Result<(), VerbsError> {
-        let pd = self.srqs.remove(srq)?;
-        self.regions().pd_unref(pd);
+        if let Some(pd) = self.srqs.remove(srq)? {
+            self.regions().pd_unref(pd);
+        }
         Ok(())
     }
 }

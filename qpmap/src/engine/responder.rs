@@ -290,7 +290,11 @@ impl<P: Platform> Engine<P> {
         if at == NONE {
             return None;
         }
-        self.inbound.end(at)
+        let (receive, of_srq) = self.inbound.end(at);
+        if let Some((srq, peer)) = of_srq {
+            self.srqs[srq].give_back(peer);
+        }
+        receive
     }
 
     /// Owes the peer an answer about everything up to `expected_msn`.

@@ -23,7 +23,7 @@ impl Desk<'_> {
         own.unwrap_or(VerbsError::InvalidArgument { what: "object" })
     }
 
-    /// The only SRQ that an error of the request can be about: workers use the same indices.
+    /// The only SRQ that an error of the request can be about.
     fn srq_of(&self, request: &Request) -> Option<Handle> {
         match request {
             Request::CreateQp(request) => request.srq,

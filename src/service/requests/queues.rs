@@ -123,17 +123,13 @@ impl Desk<'_> {
 
     pub(super) fn create_srq(&mut self, request: &CreateSrq) -> Answered {
         let pd = entry!(self.client.belongings.pds, request.pd, "PD")?;
-        let (max_wr, max_sge) = (request.max_wr, request.max_sge);
-        let srq = match request.worker {
-            Some(worker) => pd.create_srq_at(worker, max_wr, max_sge),
-            None => pd.create_srq(max_wr, max_sge),
-        }?;
-        let (id, worker) = (srq.id(), srq.worker());
+        let srq = pd.create_srq(request.max_wr, request.max_sge)?;
+        let id = srq.id();
         let entry = SrqEntry { srq, ring: None };
         let inserted = self.client.belongings.srqs.insert(entry);
         let srq = inserted.map_err(full("SRQs"))?;
         self.owners.srqs.insert(id, (self.token, srq));
-        Ok(SrqCreated { srq, worker }.into())
+        Ok(SrqCreated { srq }.into())
     }
 
     pub(super) fn modify_srq(&mut self, request: &ModifySrq) -> Answered {

@@ -6,37 +6,50 @@
 //! leaves to others.
 
 use std::collections::BTreeMap;
+use trunkline_wire::Gid;
 
-/// Where receives come from.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(crate) enum Source {
-    /// The queue of a QP.
-    Own(u32),
-    /// An SRQ.
-    Shared(u32),
+/// Whose share of which queue a receive counts for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Holder {
+    /// A peer's, of the queue of a QP.
+    Own(OwnHolder),
+    /// That of the peer at an address, of an SRQ. It is counted there, as peers have QPs at all
+    /// workers.
+    Shared {
+        /// The SRQ.
+        srq: u32,
+        /// The peer's address.
+        peer: Gid,
+    },
 }
 
-/// Who holds some: a peer.
-pub(crate) type Holder = (Source, u32);
+/// A QP, and a peer.
+pub(crate) type OwnHolder = (u32, u32);
 
-/// How many each peer holds of each queue.
-#[derive(Debug, Default)]
-pub(crate) struct Held(BTreeMap<Holder, u32>);
+/// How many each holder has of a queue.
+#[derive(Debug)]
+pub(crate) struct Held<H>(BTreeMap<H, u32>);
 
-impl Held {
+impl<H> Default for Held<H> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<H: Copy + Ord> Held<H> {
     /// Whether `holder` may take one more of the `left` that are in the queue.
-    pub(crate) fn may_take(&self, holder: Holder, left: u32) -> bool {
+    pub(crate) fn may_take(&self, holder: H, left: u32) -> bool {
         let held = self.0.get(&holder).copied().unwrap_or(0);
         held < left
     }
 
     /// It took one.
-    pub(crate) fn take(&mut self, holder: Holder) {
+    pub(crate) fn take(&mut self, holder: H) {
         *self.0.entry(holder).or_default() += 1;
     }
 
     /// One that it took is used up, or flushed.
-    pub(crate) fn give_back(&mut self, holder: Holder) {
+    pub(crate) fn give_back(&mut self, holder: H) {
         let held = self.0.get_mut(&holder);
         let held = held.expect("what is given back was taken");
         *held -= 1;
@@ -51,7 +64,7 @@ mod tests {
     use super::*;
 
     /// Takes all that `holder` gets of `posted` receives; how many it got.
-    fn take_all(held: &mut Held, holder: Holder, posted: &mut u32) -> u32 {
+    fn take_all(held: &mut Held<OwnHolder>, holder: OwnHolder, posted: &mut u32) -> u32 {
         let before = *posted;
         while held.may_take(holder, *posted) {
             held.take(holder);
@@ -63,11 +76,11 @@ mod tests {
     #[test]
     fn a_peer_holds_no_more_of_a_queue_than_it_leaves_to_others() {
         let (mut held, mut posted) = (Held::default(), 64);
-        let peers = [1, 2, 3].map(|peer| (Source::Shared(7), peer));
+        let peers = [1, 2, 3].map(|peer| (7, peer));
         let got = peers.map(|peer| take_all(&mut held, peer, &mut posted));
         assert_eq!(got, [32, 16, 8]);
         // Another queue is another matter.
-        assert!(held.may_take((Source::Own(7), 1), 1));
+        assert!(held.may_take((8, 1), 1));
         // What comes back may be taken again.
         held.give_back(peers[0]);
         assert_eq!(take_all(&mut held, peers[0], &mut 32), 1);

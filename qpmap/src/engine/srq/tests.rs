@@ -1,10 +1,14 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+use super::super::Event;
 use super::*;
-use crate::queue::Producer;
+use crate::allowed::Allowed;
+use crate::queue::{MAX_WR, Producer, RecvQueue, SharedRecvQueue};
 use crate::sync::AtomicU64;
+use crate::wqe::RecvWr;
 use proptest::collection::vec;
 use proptest::prelude::*;
+use std::sync::atomic::Ordering;
 use std::thread;
 use trunkline_conn::mem::Sge;
 use trunkline_wire::Lkey;
@@ -19,20 +23,38 @@ struct Watched {
 
 impl Watched {
     fn new(max_wr: u32) -> Self {
-        let id = SrqId {
-            worker: 1,
-            index: 2,
-            serial: 3,
+        let receives = SharedReceives::new(PdId(0), max_wr, 4).unwrap();
+        Self::of(&Arc::new(receives))
+    }
+
+    /// As a worker has it that others share it with.
+    fn of(receives: &Arc<SharedReceives<Heap>>) -> Self {
+        let srq = Srq {
+            id: SrqId::named(2, 3),
+            receives: Arc::clone(receives),
         };
         Self {
-            srq: Srq::new(id, PdId(0), receive_queue(1, max_wr, 4).unwrap()),
+            srq,
             events: Events::new(),
         }
     }
 
+    fn queue(&self) -> &Arc<SharedRecvQueue<Heap>> {
+        self.srq.receives.queue()
+    }
+
+    /// The ring that receives are read from.
+    fn ring(&self) -> Arc<RecvQueue<Heap>> {
+        Arc::clone(&self.srq.receives.lock().queue)
+    }
+
+    fn posted(&self) -> u32 {
+        self.queue().posted()
+    }
+
     fn post(&self, wr_id: u64) -> bool {
         let request = RecvWr::new().wr_id(wr_id);
-        self.srq.posted_to.post(&[request]).is_ok()
+        self.queue().post(&[request]).is_ok()
     }
 
     fn take(&mut self) -> Option<u64> {
@@ -83,11 +105,11 @@ fn there_is_room_for_as_many_as_were_asked_for_and_no_more() {
     let mut it = Watched::new(8);
     for round in 0..100 {
         while it.post(round) {}
-        assert_eq!(it.srq.posted(), 8);
+        assert_eq!(it.posted(), 8);
         let some = round % 9;
         let taken = (0..some).filter_map(|_| it.take()).count() as u64;
         assert_eq!(taken, some);
-        assert_eq!(u64::from(it.srq.posted()), 8 - some);
+        assert_eq!(u64::from(it.posted()), 8 - some);
     }
 }
 
@@ -98,7 +120,7 @@ fn a_limit_is_told_once_when_fewer_are_left_and_then_it_is_disarmed() {
     it.set_limit(6).unwrap();
     for left in [7, 6] {
         it.take().unwrap();
-        assert_eq!((it.srq.posted(), it.told()), (left, vec![]));
+        assert_eq!((it.posted(), it.told()), (left, vec![]));
         assert_eq!(it.limit(), 6);
     }
     it.take().unwrap();
@@ -138,7 +160,7 @@ fn a_broken_ring_is_told_once_and_what_was_read_before_is_taken() {
     let mut it = Watched::new(8);
     (0..3).for_each(|id| assert!(it.post(id)));
     assert_eq!(it.take(), Some(2));
-    it.srq.queue.break_tail();
+    it.ring().break_tail();
     assert_eq!(it.take_all(), [1, 0]);
     assert_eq!(it.take(), None);
     assert_eq!(it.told(), [Event::SrqError { srq: it.srq.id }]);
@@ -152,14 +174,14 @@ fn an_srq_in_error_stays_so_whatever_becomes_of_its_ring() {
     assert!(it.post(0));
     assert!(matches!(it.srq.take(&mut it.events), Ok(Some(_))));
     assert!(matches!(it.srq.take(&mut it.events), Ok(None)));
-    assert!(!it.srq.has_receive() && !it.srq.posted_to.is_in_error());
-    let tail = it.srq.queue.break_tail();
+    assert!(!it.srq.has_receive() && !it.queue().is_in_error());
+    let tail = it.ring().break_tail();
     assert!(it.srq.has_receive(), "an error is something to find");
     assert!(it.srq.take(&mut it.events).is_err());
     assert_eq!(it.told(), [Event::SrqError { srq: it.srq.id }]);
-    it.srq.queue.mend_tail(tail);
+    it.ring().mend_tail(tail);
     assert!(it.post(1), "the ring is whole again");
-    assert!(it.srq.has_receive() && it.srq.posted_to.is_in_error());
+    assert!(it.srq.has_receive() && it.queue().is_in_error());
     assert!(it.srq.take(&mut it.events).is_err());
     assert_eq!(it.told(), []);
 }
@@ -203,7 +225,7 @@ fn receives_keep_their_elements_in_a_new_size() {
         })
         .collect();
     let request = RecvWr::new().wr_id(7).sges(&sges);
-    it.srq.posted_to.post(&[request]).unwrap();
+    it.queue().post(&[request]).unwrap();
     it.resize(64).unwrap();
     let receive = it.srq.take(&mut it.events).unwrap().unwrap();
     assert_eq!((receive.wr_id, &receive.sges[..]), (7, &sges[..]));
@@ -257,7 +279,7 @@ proptest! {
             prop_assert_eq!(it.told(), Vec::from_iter(told));
             let attributes = SrqAttributes { max_wr, max_sge: 4, limit };
             prop_assert_eq!(it.srq.attributes(), attributes);
-            prop_assert_eq!(it.srq.posted() as usize, posted.len());
+            prop_assert_eq!(it.posted() as usize, posted.len());
         }
     }
 }
@@ -270,7 +292,7 @@ fn nothing_is_lost_or_doubled_when_sizes_change_while_threads_post() {
     let mut taken = Vec::new();
     thread::scope(|scope| {
         for thread in 0..THREADS {
-            let queue = Arc::clone(&it.srq.posted_to);
+            let queue = Arc::clone(it.queue());
             scope.spawn(move || {
                 for wr_id in thread * EACH..(thread + 1) * EACH {
                     while queue.post(&[RecvWr::new().wr_id(wr_id)]).is_err() {
@@ -297,9 +319,9 @@ fn nothing_is_lost_or_doubled_when_sizes_change_while_threads_post() {
 #[test]
 fn an_srq_whose_producer_is_elsewhere_keeps_what_is_posted_when_it_is_resized() {
     let mut it = Watched::new(2);
-    let memory = Heap::zeroed(it.srq.posted_to.size().ring_words());
-    let size = it.srq.posted_to.size();
-    assert!(it.srq.posted_to.begin(memory.clone()));
+    let memory = Heap::zeroed(it.queue().size().ring_words());
+    let size = it.queue().size();
+    assert!(it.queue().begin(memory.clone()));
     let producer = Producer::new(size, memory);
     let post = |producer: &Producer<Heap>, wr_id| {
         let request = RecvWr::new().wr_id(wr_id);
@@ -322,4 +344,124 @@ fn an_srq_whose_producer_is_elsewhere_keeps_what_is_posted_when_it_is_resized() 
     });
     assert!(refused.is_err());
     assert_eq!((it.take_all(), it.srq.attributes().max_wr), (vec![6], 4));
+}
+
+/// The workers that take from an SRQ at once.
+const WORKERS: usize = 2;
+
+/// What each worker took, and told, while a thread posted `count` receives; it takes until all are
+/// there.
+fn taken_at_once(receives: &Arc<SharedReceives<Heap>>, count: u64) -> Vec<(Vec<u64>, Vec<Event>)> {
+    let left = AtomicU64::new(count);
+    thread::scope(|scope| {
+        let workers = [(); WORKERS].map(|()| {
+            scope.spawn(|| {
+                let (mut it, mut taken) = (Watched::of(receives), Vec::new());
+                while left.load(Ordering::Relaxed) > 0 {
+                    match it.take() {
+                        Some(wr_id) => {
+                            taken.push(wr_id);
+                            left.fetch_sub(1, Ordering::Relaxed);
+                        }
+                        None => thread::yield_now(),
+                    }
+                }
+                (taken, it.told())
+            })
+        });
+        let queue = receives.queue();
+        for wr_id in 0..count {
+            while queue.post(&[RecvWr::new().wr_id(wr_id)]).is_err() {
+                thread::yield_now();
+            }
+        }
+        workers.map(|worker| worker.join().unwrap()).into()
+    })
+}
+
+#[test]
+fn each_receive_goes_to_one_of_the_workers_that_take_at_once() {
+    const COUNT: u64 = 20_000;
+    let receives = Arc::new(SharedReceives::new(PdId(0), 64, 4).unwrap());
+    let workers = taken_at_once(&receives, COUNT);
+    let mut taken = Vec::new();
+    for (of_worker, told) in workers {
+        taken.extend(of_worker);
+        assert_eq!(told, []);
+    }
+    taken.sort_unstable();
+    assert!(taken.into_iter().eq(0..COUNT));
+    assert!(!Watched::of(&receives).srq.has_receive());
+}
+
+#[test]
+fn workers_that_take_at_once_tell_of_the_limit_and_of_a_broken_ring_once() {
+    for _ in 0..100 {
+        let receives = Arc::new(SharedReceives::new(PdId(0), 64, 4).unwrap());
+        let mut first = Watched::of(&receives);
+        (0..64).for_each(|id| assert!(first.post(id)));
+        first.set_limit(32).unwrap();
+        // All are read, so that they are taken before the ring is found broken.
+        assert_eq!(first.take(), Some(63));
+        first.ring().break_tail();
+        let taking = || {
+            let mut it = Watched::of(&receives);
+            (it.take_all().len(), it.told())
+        };
+        let (mut taken, mut told) = (0, Vec::new());
+        thread::scope(|scope| {
+            let workers = [(); WORKERS].map(|()| scope.spawn(taking));
+            for (of_worker, news) in workers.map(|worker| worker.join().unwrap()) {
+                taken += of_worker;
+                told.extend(news);
+            }
+        });
+        assert_eq!(taken, 63);
+        let error = Event::SrqError { srq: first.srq.id };
+        assert!(told.len() == 2 && told.contains(&error) && told.contains(&first.reached()));
+        assert!(receives.queue().is_in_error());
+    }
+}
+
+#[test]
+fn a_peer_holds_no_more_of_an_srq_than_it_leaves_to_others_at_whichever_workers() {
+    let receives = Arc::new(SharedReceives::new(PdId(0), 8, 4).unwrap());
+    let mut workers = [(); WORKERS].map(|()| Watched::of(&receives));
+    (0..8).for_each(|id| assert!(workers[0].post(id)));
+    let peers = [1, 2].map(|last| Gid([last; 16]));
+    let mut hold = |at: usize, peer: Gid| {
+        let it = &mut workers[at % WORKERS];
+        it.srq.hold(peer, &mut it.events).unwrap().is_some()
+    };
+    for (peer, got) in peers.into_iter().zip([4, 2]) {
+        assert_eq!((0..8).filter(|at| hold(*at, peer)).count(), got);
+    }
+    for (at, it) in workers.iter().enumerate() {
+        it.srq.give_back(peers[at]);
+    }
+    assert!(workers[1].srq.take(&mut Events::new()).is_ok());
+}
+
+#[test]
+fn an_srq_is_busy_while_qps_of_any_worker_use_it_and_the_last_one_gives_its_domain_back() {
+    let receives = Arc::new(SharedReceives::<Heap>::new(PdId(7), 8, 4).unwrap());
+    let mut workers = [(); WORKERS].map(|()| Srqs::new());
+    let indices = workers
+        .each_mut()
+        .map(|srqs| srqs.insert(Arc::clone(&receives)));
+    drop(receives);
+    assert_eq!(indices, [0; WORKERS]);
+    assert_eq!(workers[0][0].id(), workers[1][0].id());
+    workers[1].attach(0);
+    let busy = VerbsError::Busy {
+        what: "SRQ",
+        users: 1,
+    };
+    assert_eq!(
+        workers.each_mut().map(|srqs| srqs.remove(0)),
+        [Err(busy), Err(busy)]
+    );
+    workers[1].detach(0);
+    let gone = workers.each_mut().map(|srqs| srqs.remove(0));
+    assert_eq!(gone, [Ok(None), Ok(Some(PdId(7)))]);
 }
