@@ -12,4 +12,5 @@ mod lies;
 mod link;
 mod mtu;
 mod path;
+mod turnaround;
 mod unit;
