@@ -134,6 +134,17 @@ mod tests {
     }
 
     #[test]
+    fn waits_that_become_short_and_long_by_turns_are_found_out_however_long_all_were_long() {
+        for begins_short in [true, false] {
+            let looks = Looks::default();
+            looks_in_vain(&looks, 1000);
+            let mut waits = 0..3 * MOST_PASSED;
+            let found = waits.any(|n| wait(&looks, (n % 2 == 0) == begins_short).1);
+            assert!(found, "{begins_short}");
+        }
+    }
+
+    #[test]
     fn a_look_ends() {
         let began = Instant::now();
         assert_eq!(wait(&Looks::default(), false), (true, false));

@@ -68,4 +68,14 @@ mod tests {
             unacked.acknowledge(1);
         });
     }
+
+    #[test]
+    fn more_acknowledgements_than_events_count_as_all() {
+        let unacked = Unacked::default();
+        unacked.acknowledge(1);
+        assert_eq!(unacked.count().events, 0);
+        unacked.add();
+        unacked.acknowledge(2);
+        assert_eq!(unacked.count().events, 0);
+    }
 }

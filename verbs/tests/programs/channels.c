@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <stdatomic.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/syscall.h>
 
 enum { MANY = 150, ROUNDS = 50, WAITING = 3 };
@@ -137,6 +138,27 @@ static void many_cqs(void)
 	close(own);
 }
 
+/* What a thread is told of may be a CQ that another one has destroyed meanwhile, which has no name
+   any more: it goes on to the next. */
+static void events_of_nobody(void)
+{
+	struct epoll_event nobody = { .events = EPOLLIN | EPOLLET, .data.u64 = UINT64_MAX };
+	int own = eventfd(0, EFD_CLOEXEC);
+	LAW(own >= 0 && epoll_ctl(channel->fd, EPOLL_CTL_ADD, own, &nobody) == 0);
+	LAW(ibv_req_notify_cq(cq, 0) == 0);
+	LAW(eventfd_write(own, 1) == 0 && is_readable(channel->fd, 0));
+	write_one(22);
+	take_event(cq);
+	LAW(completion().wr_id == 22 && close(own) == 0);
+}
+
+/* What a program has of descriptors is closed when it becomes another one. */
+static void no_descriptor_is_inherited(void)
+{
+	LAW(fcntl(channel->fd, F_GETFD) == FD_CLOEXEC);
+	LAW(fcntl(context->async_fd, F_GETFD) == FD_CLOEXEC);
+}
+
 /* A QP of its own writes to itself, and completes on `own`. */
 static void complete_on(struct ibv_cq *own, struct ibv_qp *qp)
 {
@@ -196,7 +218,9 @@ static void children_of_channels(void)
 void channels(void)
 {
 	wake_ups();
+	no_descriptor_is_inherited();
 	many_cqs();
+	events_of_nobody();
 	destruction();
 	children_of_channels();
 }

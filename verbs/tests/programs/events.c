@@ -62,21 +62,52 @@ static void *send_later(void *unused)
 	return unused;
 }
 
+/* An SRQ has fewer receives than a limit, which is an event. */
+static void *limit_later(void *srq)
+{
+	struct ibv_srq_attr attr = { .srq_limit = 2 };
+	usleep(100000);
+	LAW(ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT) == 0);
+	return NULL;
+}
+
+/* A thread that gets none of the signals. */
+static pthread_t without_signals(void *(*runs)(void *), void *of)
+{
+	pthread_t thread;
+	sigset_t set, before;
+	sigemptyset(&set);
+	sigaddset(&set, SIGALRM);
+	LAW(pthread_sigmask(SIG_BLOCK, &set, &before) == 0);
+	LAW(pthread_create(&thread, NULL, runs, of) == 0);
+	LAW(pthread_sigmask(SIG_SETMASK, &before, NULL) == 0);
+	return thread;
+}
+
+/* A wait for another event goes on behind a handler that asks for restarts. */
+static void interrupted_wait_for_others(void)
+{
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = 8, .max_sge = 1 } };
+	struct ibv_srq *srq = ibv_create_srq(pd, &init);
+	struct ibv_async_event event;
+	LAW(srq);
+	pthread_t thread = without_signals(limit_later, srq);
+	alarms(SA_RESTART, 20);
+	LAW(ibv_get_async_event(context, &event) == 0 && signals > 1);
+	alarms(0, 0);
+	LAW(event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED && event.element.srq == srq);
+	ibv_ack_async_event(&event);
+	LAW(pthread_join(thread, NULL) == 0 && ibv_destroy_srq(srq) == 0);
+}
+
 /* A wait that a signal interrupts goes on, or ends, as read(2) does. */
 static void interrupted_waits(void)
 {
 	struct ibv_async_event event;
 	struct ibv_cq *whose;
 	void *own;
-	pthread_t thread;
-	sigset_t set, before;
 	LAW(ibv_req_notify_cq(cq, 0) == 0);
-	/* The other thread gets none of the signals. */
-	sigemptyset(&set);
-	sigaddset(&set, SIGALRM);
-	LAW(pthread_sigmask(SIG_BLOCK, &set, &before) == 0);
-	LAW(pthread_create(&thread, NULL, send_later, NULL) == 0);
-	LAW(pthread_sigmask(SIG_SETMASK, &before, NULL) == 0);
+	pthread_t thread = without_signals(send_later, NULL);
 	/* A signal that is ignored has no handler, whatever its flags. */
 	struct sigaction ignored = { .sa_handler = SIG_IGN }, pipe_before;
 	LAW(sigaction(SIGPIPE, &ignored, &pipe_before) == 0);
@@ -158,6 +189,7 @@ void events_of_cqs(void)
 	}
 	interrupted_waits();
 	stopped_waits();
+	interrupted_wait_for_others();
 	cancel(wait_in_vain);
 	cancel(wait_in_vain_for_others);
 	LAW(ibv_destroy_comp_channel(channel) == EBUSY);
