@@ -76,6 +76,28 @@ fn a_completion_says_when_it_was_done() {
 }
 
 #[test]
+fn a_completion_that_a_timer_makes_says_when_that_was() {
+    let mut pair = Pair::new(1);
+    let [a, b] = pair.connected();
+    pair.run(10 * MILLISECOND);
+    end(&mut pair, 1, &b, How::Destroyed);
+    pair.run(10 * MILLISECOND);
+    // It waits for another life of the QP that has left.
+    pair.post(0, &a, 2, SendOp::Send, &[pair.sge(0, 0, 64)]);
+    pair.step(0);
+    assert_eq!(pair.completions(0), []);
+    pair.now = pair.now + SECOND;
+    let engine = &mut pair.nodes[0].engine;
+    while engine.poll_timeout().is_some_and(|at| at <= pair.now) {
+        engine.handle_timeout(pair.now);
+    }
+    engine.publish();
+    let done = pair.completions(0);
+    assert_eq!(done.len(), 1);
+    assert_eq!(done[0].ticks, pair.now.ticks());
+}
+
+#[test]
 fn a_qp_that_is_destroyed_or_reset_leaves_no_completion_and_takes_no_other_one_along() {
     for how in BOTH {
         for mut pair in shared_and_ibta() {

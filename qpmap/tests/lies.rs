@@ -11,9 +11,7 @@ use trunkline_conn::secret::{Purpose, Secret};
 use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_conn::work::{MAX_MESSAGE, Remote, SendOp, Status};
 use trunkline_qpmap::{Attributes, FIRST_MSN, QpModify, QpQueues, QpState, QpType};
-use trunkline_wire::{
-    Bth, ControlKind, NakCode, Opcode, Path, Qpn, Reth, Rkey, SrcExt, Syndrome, icrc,
-};
+use trunkline_wire::{ControlKind, NakCode, Opcode, Qpn, Reth, Rkey, SrcExt, Syndrome, icrc};
 
 #[test]
 fn a_write_is_checked_whole_whichever_of_its_packets_comes_first() {
@@ -342,23 +340,6 @@ fn data_of_a_read_that_is_complete_stand() {
     assert_eq!(scene.statuses(), [Status::Success; 2]);
 }
 
-/// A packet in the middle of a message: its data stand behind a sum over its headers.
-fn streamed(scene: &mut Scene, opcode: Opcode, ext: SrcExt, data: &[u8]) -> (Path, Vec<u8>) {
-    let ext = SrcExt {
-        last: false,
-        header_crc: true,
-        ..ext
-    };
-    let rest = [&[0; icrc::LEN], data].concat();
-    let (path, mut datagram) = scene.liar.packet(opcode, ext, &rest);
-    let headers = Bth::LEN + SrcExt::LEN;
-    let mut sum = icrc::IcrcSeed::new(&path).start(datagram.len(), 0);
-    icrc::headers(&mut sum, &datagram[..headers]);
-    datagram[headers..headers + icrc::LEN].copy_from_slice(&icrc::trailer(sum));
-    icrc::seal(&path, 0, &mut datagram);
-    (path, datagram)
-}
-
 #[test]
 fn a_read_is_complete_when_all_its_data_came_though_no_packet_says_that_it_is_the_last() {
     const PART: u32 = 64;
@@ -377,8 +358,7 @@ fn a_read_is_complete_when_all_its_data_came_though_no_packet_says_that_it_is_th
                     offset: PART * number.min(3),
                     ..scene.ext()
                 };
-                streamed(
-                    &mut scene,
+                scene.streamed(
                     Opcode::SRC_READ_RESP,
                     ext,
                     &[number as u8 + 1; PART as usize],

@@ -5,11 +5,11 @@ use crate::common::scene::Scene;
 use crate::common::{Buffer, Pair, RingMemory};
 use std::sync::Arc;
 use trunkline_conn::host::QpEvent;
-use trunkline_conn::mem::Access;
+use trunkline_conn::mem::{Access, AtomicOp};
 use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_conn::work::{Remote, SendOp, Status};
 use trunkline_qpmap::{Event, FIRST_MSN, QpQueues, QpState};
-use trunkline_wire::{Opcode, SrcExt};
+use trunkline_wire::{Opcode, SrcExt, icrc};
 
 type Qp = Arc<QpQueues<RingMemory>>;
 
@@ -173,4 +173,38 @@ fn a_peer_refuses_no_read_that_has_its_data_and_nothing_but_a_read() {
     assert_eq!(scene.statuses(), []);
     scene.data(1, 0);
     assert_eq!(scene.statuses(), [Status::Success; 2]);
+}
+
+#[test]
+fn a_peer_refuses_no_atomic_as_if_it_was_a_read() {
+    let mut scene = Scene::new();
+    let node = &scene.pair.nodes[1];
+    let target = Remote {
+        addr: node.buffer.addr,
+        rkey: node.key,
+    };
+    scene.post(1, SendOp::Atomic(target, AtomicOp::FetchAdd { add: 1 }), 0);
+    assert_eq!(scene.hears(Opcode::SRC_FETCH_ADD, MILLISECOND), 1);
+    let refused = refusal(&scene, 0);
+    scene.say(Opcode::SRC_READ_RESP, refused, &[]);
+    assert_eq!(scene.statuses(), []);
+    assert_eq!(scene.counters().bad_answer, 1);
+    scene.say(Opcode::SRC_ATOMIC_RESP, scene.ext(), &[7; 8]);
+    assert_eq!(scene.statuses(), [Status::Success]);
+}
+
+#[test]
+fn a_refusal_whose_payload_was_damaged_refuses_nothing() {
+    let mut scene = Scene::new();
+    scene.post_reads(1, &[0]);
+    let refused = refusal(&scene, 0);
+    // The sum over its headers is right.
+    let (path, mut datagram) = scene.streamed(Opcode::SRC_READ_RESP, refused, &[7; 8]);
+    let whole = datagram.clone();
+    datagram[whole.len() - icrc::LEN - 1] ^= 1;
+    scene.pair.deliver(1, &[(path, datagram)]);
+    assert_eq!(scene.statuses(), []);
+    assert_eq!(scene.counters().bad_icrc, 1);
+    scene.pair.deliver(1, &[(path, whole)]);
+    assert_eq!(scene.statuses(), [Status::RemoteAccess]);
 }

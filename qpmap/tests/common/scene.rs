@@ -7,7 +7,7 @@ use trunkline_conn::host::QpEvent;
 use trunkline_conn::time::MILLISECOND;
 use trunkline_conn::work::{Remote, SendOp, Status};
 use trunkline_qpmap::{Attributes, Counters, Event, FIRST_MSN, QpQueues, QpType};
-use trunkline_wire::{Answer, ControlKind, Opcode, Qpn, Reth, SrcExt, Syndrome};
+use trunkline_wire::{Answer, Bth, ControlKind, Opcode, Path, Qpn, Reth, SrcExt, Syndrome, icrc};
 
 /// The liar's QP.
 pub(crate) const PEER: Qpn = Qpn::from_wire(5);
@@ -81,6 +81,23 @@ impl Scene {
 
     pub(crate) fn say(&mut self, opcode: Opcode, ext: SrcExt, rest: &[u8]) {
         self.liar.say(&mut self.pair, opcode, ext, rest);
+    }
+
+    /// A packet in the middle of a message: its data stand behind a sum over its headers.
+    pub(crate) fn streamed(&mut self, opcode: Opcode, ext: SrcExt, data: &[u8]) -> (Path, Vec<u8>) {
+        let ext = SrcExt {
+            last: false,
+            header_crc: true,
+            ..ext
+        };
+        let rest = [&[0; icrc::LEN], data].concat();
+        let (path, mut datagram) = self.liar.packet(opcode, ext, &rest);
+        let headers = Bth::LEN + SrcExt::LEN;
+        let mut sum = icrc::IcrcSeed::new(&path).start(datagram.len(), 0);
+        icrc::headers(&mut sum, &datagram[..headers]);
+        datagram[headers..headers + icrc::LEN].copy_from_slice(&icrc::trailer(sum));
+        icrc::seal(&path, 0, &mut datagram);
+        (path, datagram)
     }
 
     /// Where `length` bytes from `offset` of the node's region are.
