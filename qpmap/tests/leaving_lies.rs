@@ -265,6 +265,10 @@ fn a_life_that_left_with_its_node_is_heard_no_more() {
     let said = scene.liar.hears_control(&mut scene.pair);
     let agrees = |said: &Control| said.kind == ControlKind::Bound;
     assert!(!said.iter().any(agrees), "{said:?}");
+    let into = scene.pair.sge(1, 512, 64);
+    scene.pair.receive(&scene.qp, 2, &[into]);
+    scene.say(Opcode::SRC_SEND, scene.ext(), &[7; 8]);
+    assert_eq!(scene.statuses(), [], "nor does it send");
     scene.post(1, SendOp::Send, 0);
     let since = scene.pair.now;
     while scene.qp.state() == QpState::Rts && scene.pair.now.since(since) < SECOND {
@@ -273,7 +277,8 @@ fn a_life_that_left_with_its_node_is_heard_no_more() {
     }
     let took = scene.pair.now.since(since);
     assert!((GRACE..2 * GRACE).contains(&took), "{took} ns");
-    assert_eq!(scene.statuses(), [Status::RetryExceeded]);
+    let ended = [Status::RetryExceeded, Status::Flushed];
+    assert_eq!(scene.statuses(), ended);
 }
 
 /// It has asked the QP here, and was not reached by the question of that.

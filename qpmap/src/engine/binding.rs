@@ -258,13 +258,13 @@ impl Flow {
         effects
     }
 
-    /// The peer's node has left in order, and all its QPs with it.
+    /// The peer's node has left in order, and all its QPs with it. The flow has no connection any
+    /// more, and waits for none: no entry reaches it.
     pub(crate) const fn hear_node_left(&mut self) {
         self.lapse();
         self.flags.clear(Flags::AGREED);
         self.flags.clear(Flags::PEER_BOUND);
         self.flags.clear(Flags::BOUND_DUE);
-        self.flags.set(Flags::UNBOUND);
     }
 
     /// The life of the peer's QP that has agreed to a BIND of ours; 0 if none has.
