@@ -11,7 +11,14 @@ use std::time::{Duration, Instant};
 /// How long a program may take until it has heard of the end.
 const PATIENCE: Duration = Duration::from_secs(10);
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs");
-const SOURCES: [&str; 5] = ["laws.c", "requests.c", "events.c", "channels.c", "ends.c"];
+const SOURCES: [&str; 6] = [
+    "laws.c",
+    "requests.c",
+    "refusals.c",
+    "events.c",
+    "channels.c",
+    "ends.c",
+];
 
 /// The program, built in a folder of its own.
 struct Laws(PathBuf);

@@ -245,10 +245,12 @@ int main(int count, char **arguments)
 	}
 	lists_of_requests();
 	requests_put_together();
+	groups_of_requests();
 	events_of_cqs();
 	channels();
 	windows();
 	shared_receives();
+	refused_objects();
 	datagrams();
 	children();
 	peers_that_leave();

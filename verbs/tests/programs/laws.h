@@ -52,6 +52,8 @@ void connect_to(struct ibv_qp *qp, struct ibv_qp *peer);
 /* The laws. */
 void lists_of_requests(void);
 void requests_put_together(void);
+void groups_of_requests(void);
+void refused_objects(void);
 void windows(void);
 void datagrams(void);
 void events_of_cqs(void);
