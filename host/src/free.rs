@@ -146,6 +146,17 @@ mod tests {
     }
 
     #[test]
+    fn a_segment_is_taken_out_when_all_of_it_is_free() {
+        let mut free = FreeRanges::default();
+        free.give(range(0, 0, 4));
+        free.give(range(1, 2, 6));
+        assert!(!free.take_all(0, 8) && !free.take_all(1, 8));
+        free.give(range(0, 4, 4));
+        assert!(free.take_all(0, 8));
+        assert_eq!(free.take(1), Some(range(1, 2, 1)), "nothing else went");
+    }
+
+    #[test]
     #[should_panic(expected = "given back once")]
     fn a_range_that_is_free_is_not_given_again() {
         let mut free = FreeRanges::default();

@@ -213,6 +213,20 @@ mod tests {
     }
 
     #[test]
+    fn places_are_used_again_in_whatever_order_they_were_left() {
+        for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
+            let mut table = Table::new(10);
+            let handles = [0, 1, 2].map(|entry| table.insert(entry).unwrap());
+            for at in order {
+                table.remove(handles[at]).unwrap();
+            }
+            let mut places = [0, 1, 2].map(|entry| table.insert(entry).unwrap().index);
+            places.sort_unstable();
+            assert_eq!(places, [0, 1, 2], "{order:?}");
+        }
+    }
+
+    #[test]
     fn serials_go_round_and_skip_zero() {
         let mut table = Table::new(1);
         let first = table.insert(()).unwrap();

@@ -38,6 +38,16 @@ fn rings_and_cqs_take_no_more_than_they_need() {
 }
 
 #[test]
+fn as_much_is_lent_as_the_quota_leaves() {
+    let page = segment::page();
+    let pieces = Pieces::new(10 * page);
+    let lent = pieces.lend(10 * page).unwrap();
+    assert!(matches!(pieces.lend(page), Err(PieceError::Quota { .. })));
+    drop(lent);
+    assert_eq!(pieces.taken(), 0);
+}
+
+#[test]
 fn segments_double_up_to_4_mib() {
     let pieces = Pieces::new(QUOTA);
     assert_eq!(

@@ -119,3 +119,25 @@ fn strict_overcommit_is_refused_and_the_error_says_what_to_do() {
     let setting = std::fs::read_to_string(OVERCOMMIT).unwrap();
     assert_eq!(check_overcommit().is_err(), setting == "2\n");
 }
+
+#[test]
+fn nothing_outside_a_segment_is_discarded() {
+    let segment = Segment::create(2 * page()).unwrap();
+    let (page, mapping) = (page() as usize, segment.mapping());
+    mapping.words()[0].store(7, Ordering::Relaxed);
+    for outside in [2 * page..3 * page, page..3 * page, 3 * page..3 * page] {
+        let refused = mapping.discard(outside).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+    }
+    assert_eq!(mapping.words()[0].load(Ordering::Relaxed), 7);
+    mapping.discard(0..2 * page).unwrap();
+    assert_eq!(mapping.words()[0].load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn nobody_executes_a_segment_where_the_system_can_forbid_it() {
+    let can_forbid = rustix::fs::memfd_create("asked", MemfdFlags::NOEXEC_SEAL).is_ok();
+    let segment = Segment::create(page()).unwrap();
+    let mode = rustix::fs::fstat(segment.fd()).unwrap().st_mode;
+    assert_eq!(mode & 0o111 == 0, can_forbid, "{mode:o}");
+}

@@ -201,3 +201,17 @@ fn the_peer_of_a_pair_is_this_process() {
     let refused = peer(alone.as_fd()).unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::NotConnected);
 }
+
+#[test]
+fn what_was_left_before_stays_and_counts_for_nothing() {
+    let (here, there) = pair();
+    let (_reader, writer) = pipe();
+    let mut left: Vec<OwnedFd> = (0..3).map(|_| writer.try_clone().unwrap()).collect();
+    let before: Vec<_> = left.iter().map(AsRawFd::as_raw_fd).collect();
+    send_with_fds(here.as_fd(), b"x", &[writer.as_fd()]).unwrap();
+    let received = try_recv_leaving(there.as_fd(), &mut [0; MAX_MESSAGE], &mut left);
+    let came = received.unwrap().unwrap().descriptors;
+    assert!(came[0].is_some() && came[1].is_none());
+    let after: Vec<_> = left.iter().map(AsRawFd::as_raw_fd).collect();
+    assert_eq!(after, before);
+}

@@ -3,6 +3,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::{FdFlags, fcntl_getfd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
@@ -247,4 +248,20 @@ proptest! {
         let wake = || ring(client.as_fd()).unwrap();
         no_wake_is_lost(&bursts, wake, || is_readable(&set, LIMIT) && taken(&set) == [OTHER]);
     }
+}
+
+#[test]
+fn every_descriptor_is_closed_on_exec() {
+    let (set, hostile, _other) = two_clients();
+    let given = set.fd_for_client(HOSTILE).unwrap();
+    let signal = Signal::new().unwrap();
+    for fd in [
+        given,
+        set.as_fd(),
+        signal.event.as_fd(),
+        signal.instance.as_fd(),
+    ] {
+        assert_eq!(fcntl_getfd(fd).unwrap(), FdFlags::CLOEXEC);
+    }
+    drop(hostile);
 }
