@@ -7,75 +7,23 @@
 //! where it was interrupted: the connection whose turn the full port cut short keeps its place and
 //! the rest of its share.
 
+mod periods;
+mod share;
+
+pub(crate) use share::Share;
+
 use super::Ready;
 use super::tenants::Pause;
 use crate::chain::{Chain, Chains};
 use crate::hash::IndexMap;
 use crate::slab::{NONE, reach};
+use periods::Periods;
 
-/// What a connection of weight 1 may send before the next one's turn: packets, and bytes, so that
-/// what waits in the port still fits the second-level cache.
-const PACKETS: u32 = 64;
-const BYTES: i32 = 256 << 10;
 /// Packets of data that what goes first may be in arrears by: it may be so much ahead later.
 const ARREARS: i32 = 32;
 /// Rounds without a refusal that end the tight ones. The first may only mean that turns were over
 /// before the room was.
 const CALM: u8 = 2;
-
-/// What a connection may still send in its turn.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Share {
-    packets: u32,
-    bytes: i32,
-}
-
-impl Share {
-    /// That of a whole turn.
-    pub(crate) fn of(weight: u8) -> Self {
-        Self {
-            packets: u32::from(weight) * PACKETS,
-            bytes: i32::from(weight) * BYTES,
-        }
-    }
-
-    pub(crate) const fn is_spent(&self) -> bool {
-        self.packets == 0 || self.bytes <= 0
-    }
-
-    /// Bytes left.
-    pub(crate) const fn bytes(&self) -> i32 {
-        self.bytes
-    }
-
-    /// Counts a packet, and gives its bytes as a deficit counts them.
-    pub(crate) const fn take(&mut self, bytes: u32) -> i32 {
-        self.packets -= 1;
-        self.bytes -= bytes as i32;
-        bytes as i32
-    }
-
-    /// Counts bytes that join a packet that was counted.
-    pub(crate) const fn add(&mut self, bytes: u32) {
-        self.bytes -= bytes as i32;
-    }
-
-    /// As much of it as `packets` packets.
-    pub(crate) fn limited(self, packets: u32) -> Self {
-        Self {
-            packets: self.packets.min(packets),
-            ..self
-        }
-    }
-
-    /// What is left when of a [`limited`](Self::limited) part so much is.
-    pub(crate) const fn without(self, given: Self, left: Self) -> Self {
-        Self {
-            packets: self.packets - (given.packets - left.packets),
-            bytes: left.bytes,
-        }
-    }
-}
 
 /// What is left to do for a connection after its turn.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -140,10 +88,7 @@ pub(crate) struct Schedule {
     ahead: i32,
     /// Management is what went first last: the others are next.
     managed: bool,
-    /// Turns in a row after which tenants had nothing more to send that they could and may.
-    fruitless: usize,
-    /// After one of these, what they had was more than they may.
-    spent: bool,
+    periods: Periods,
 }
 
 /// Where a connection is that may owe something.
@@ -171,8 +116,7 @@ impl Default for Schedule {
             calm: 0,
             ahead: 0,
             managed: false,
-            fruitless: 0,
-            spent: false,
+            periods: Periods::default(),
         }
     }
 }
@@ -374,7 +318,7 @@ impl Schedule {
             self.ahead = self.ahead.saturating_sub(packets).max(-ARREARS);
         }
         self.refused |= served == Served::Full;
-        self.judge_period(who, served, share);
+        self.periods.judge(who, served, share);
         // Its turn may have been its end.
         if self.links.first(self.ready) != Some(who) {
             return;
@@ -394,27 +338,10 @@ impl Schedule {
         self.rest = None;
     }
 
-    /// Takes note of whether a tenant could and may send more after a turn: one that only ended as
-    /// it was long enough.
-    fn judge_period(&mut self, who: Ready, served: Served, share: Share) {
-        let goes_on = served == Served::Again && share.is_spent() && matches!(who, Ready::Conn(_));
-        match served {
-            Served::Full | Served::Paused(Pause::Held) => {}
-            _ if goes_on => self.fruitless = 0,
-            _ => self.fruitless = self.fruitless.saturating_add(1),
-        }
-        self.spent |= served == Served::Paused(Pause::Spent);
-    }
-
-    /// Whether tenants wait for others to send what they may, and no connection has more of that
-    /// that could go now. Gives how many have something to send.
+    /// Whether the period of tenants ends with this turn. Gives how many have something to send.
     #[inline]
     pub(crate) fn end_period(&mut self) -> Option<usize> {
-        if !self.spent || self.fruitless < self.len {
-            return None;
-        }
-        (self.fruitless, self.spent) = (0, false);
-        Some(self.len)
+        self.periods.end(self.len).then_some(self.len)
     }
 }
 
@@ -426,235 +353,4 @@ fn slot<T: Clone>(places: &mut Vec<T>, index: u32, blank: T) -> &mut T {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::BTreeMap;
-
-    /// Connections that always have data, and a port with so much room in each round.
-    struct Model {
-        turns: Schedule,
-        /// Connections owe something, always.
-        owes: bool,
-        room: u32,
-        sent: BTreeMap<u32, u32>,
-        first: BTreeMap<bool, u32>,
-    }
-
-    impl Model {
-        fn new(connections: u32, room: u32) -> Self {
-            let mut turns = Schedule::default();
-            (0..connections).for_each(|conn| turns.mark_ready(Ready::Conn(conn)));
-            Self {
-                turns,
-                owes: true,
-                room,
-                sent: BTreeMap::new(),
-                first: BTreeMap::new(),
-            }
-        }
-
-        fn go_first(&mut self, left: &mut u32, managing: bool) {
-            while let Some(first) = self.turns.first(managing) {
-                if let First::Owed(conn) = first
-                    && !self.owes
-                {
-                    self.turns.owed(conn, Owed::Nothing);
-                    continue;
-                }
-                if *left == 0 {
-                    match first {
-                        First::Management => self.turns.refuse(),
-                        First::Owed(conn) => self.turns.owed(conn, Owed::Full),
-                    }
-                    continue;
-                }
-                *left -= 1;
-                self.turns.went_first(first);
-                let managed = matches!(first, First::Management);
-                *self.first.entry(managed).or_default() += 1;
-                if let First::Owed(conn) = first {
-                    self.turns.owed(conn, Owed::Sent);
-                }
-            }
-        }
-
-        fn round(&mut self, managing: bool) {
-            let mut left = self.room;
-            self.turns.begin();
-            if self.turns.is_tight() {
-                self.go_first(&mut left, managing);
-            }
-            for _ in 0..self.turns.len() {
-                if self.turns.is_full() {
-                    return;
-                }
-                let (who, rest) = self.turns.next().expect("as many as there are");
-                let Ready::Conn(conn) = who else {
-                    unreachable!("none is ibta")
-                };
-                let (mut share, mut packets) = (rest.unwrap_or(Share::of(1)), 0);
-                while left > 0 && !share.is_spent() {
-                    share.take(1000);
-                    (left, packets) = (left - 1, packets + 1);
-                }
-                *self.sent.entry(conn).or_default() += packets;
-                let served = if share.is_spent() {
-                    Served::Again
-                } else {
-                    Served::Full
-                };
-                self.turns.end(who, served, share, packets.into());
-            }
-        }
-    }
-
-    #[test]
-    fn a_turn_that_a_full_port_cut_short_goes_on_and_is_no_longer_than_any_other() {
-        for room in [1, 3, 63, 64, 65, 200] {
-            let mut model = Model::new(4, room);
-            model.owes = false;
-            let mut total = 0;
-            while total < 4 * PACKETS * 10 {
-                model.round(false);
-                total = model.sent.values().sum();
-            }
-            let least = model.sent.values().min().expect("they sent");
-            let most = model.sent.values().max().expect("they sent");
-            assert_eq!(model.sent.len(), 4, "at {room}");
-            assert!(most - least <= PACKETS, "{least} to {most} at {room}");
-        }
-    }
-
-    #[test]
-    fn management_and_what_connections_owe_take_turns_and_get_half_together() {
-        for room in [1, 2, 5, 30] {
-            let mut model = Model::new(3, room);
-            for _ in 0..3000 {
-                model.round(true);
-            }
-            let data: u32 = model.sent.values().sum();
-            let [owed, managed] = [false, true].map(|kind| model.first[&kind]);
-            assert!(owed + managed <= data, "{owed}, {managed}, {data}");
-            assert!(
-                10 * (owed + managed) >= 8 * data,
-                "{owed}, {managed}, {data}"
-            );
-            assert!(owed.abs_diff(managed) <= 2, "{owed}, {managed}");
-        }
-    }
-
-    #[test]
-    fn what_owes_goes_first_only_as_long_as_the_port_is_full_and_is_never_forgotten() {
-        let mut turns = Schedule::default();
-        turns.mark_ready(Ready::Conn(0));
-        turns.begin();
-        assert_eq!(turns.first(false), None, "one turn does it all");
-        turns.refuse();
-        turns.begin();
-        assert_eq!(turns.first(false), Some(First::Owed(0)));
-        turns.owed(0, Owed::Later);
-        assert_eq!(turns.first(false), None, "not twice in a round");
-        let (who, _) = turns.next().expect("it is ready, too");
-        turns.end(who, Served::Done, Share::of(1), 0);
-        turns.begin();
-        turns.begin();
-        assert!(!turns.is_tight());
-        assert_eq!(turns.next().map(|(who, _)| who), Some(Ready::Conn(0)));
-    }
-
-    #[test]
-    fn a_turn_ends_after_its_packets_or_after_its_bytes_whichever_come_first() {
-        for (bytes, packets) in [(64, PACKETS), (4096, PACKETS), (4097, PACKETS), (8192, 32)] {
-            for weight in [1, 3] {
-                let (mut share, mut taken) = (Share::of(weight), 0);
-                while !share.is_spent() {
-                    share.take(bytes);
-                    taken += 1;
-                }
-                assert_eq!(taken, u32::from(weight) * packets, "{bytes}");
-            }
-        }
-    }
-
-    #[test]
-    fn connections_that_are_gone_leave_no_trace_in_any_list() {
-        let mut turns = Schedule::default();
-        (0..6).for_each(|conn| turns.mark_ready(Ready::Conn(conn)));
-        turns.mark_ready(Ready::Ibta(0));
-        turns.refuse();
-        turns.begin();
-        for owed in [Owed::Later, Owed::Sent, Owed::Nothing, Owed::Full] {
-            let Some(First::Owed(conn)) = turns.first(false) else {
-                panic!("they are asked in turn");
-            };
-            turns.owed(conn, owed);
-        }
-        turns.forget(Ready::Ibta(0));
-        for conn in [3, 0, 5, 1, 4, 2] {
-            turns.forget(Ready::Conn(conn));
-            assert!(!turns.is_owing(conn));
-        }
-        assert!(turns.is_empty() && turns.links.len() == 0);
-        turns.mark_ready(Ready::Conn(3));
-        assert_eq!(turns.next(), Some((Ready::Conn(3), None)));
-    }
-
-    #[test]
-    fn a_connection_that_is_gone_leaves_its_share_to_nobody() {
-        let mut turns = Schedule::default();
-        (0..2).for_each(|conn| turns.mark_ready(Ready::Conn(conn)));
-        turns.begin();
-        let (who, _) = turns.next().expect("two are ready");
-        let mut share = Share::of(1);
-        share.take(1000);
-        turns.end(who, Served::Full, share, 1);
-        turns.forget(who);
-        assert_eq!(turns.next(), Some((Ready::Conn(1), None)));
-        turns.forget(Ready::Conn(1));
-        assert!(turns.is_empty());
-    }
-
-    fn turn(turns: &mut Schedule, served: Served, share: Share) -> Option<usize> {
-        let (who, _) = turns.next().expect("they are ready");
-        turns.end(who, served, share, 0);
-        turns.end_period()
-    }
-
-    #[test]
-    fn a_period_ends_when_all_had_a_turn_and_who_is_held_back_counts_for_nothing() {
-        let mut turns = Schedule::default();
-        (0..2).for_each(|conn| turns.mark_ready(Ready::Conn(conn)));
-        let whole = Share::of(1);
-        for _ in 0..3 {
-            assert_eq!(turn(&mut turns, Served::Paused(Pause::Held), whole), None);
-            assert_eq!(turn(&mut turns, Served::Paused(Pause::Spent), whole), None);
-            assert_eq!(turn(&mut turns, Served::Paused(Pause::Held), whole), None);
-            assert_eq!(
-                turn(&mut turns, Served::Paused(Pause::Spent), whole),
-                Some(2)
-            );
-        }
-        // Its window let no more go.
-        assert_eq!(turn(&mut turns, Served::Again, whole), None);
-        assert_eq!(
-            turn(&mut turns, Served::Paused(Pause::Spent), whole),
-            Some(2)
-        );
-        // It was long enough: there may be more.
-        let mut spent = Share::of(1);
-        spent.add(BYTES as u32);
-        assert_eq!(turn(&mut turns, Served::Again, spent), None);
-        assert_eq!(turn(&mut turns, Served::Paused(Pause::Spent), whole), None);
-    }
-
-    #[test]
-    fn an_ibta_one_holds_up_no_period() {
-        let mut turns = Schedule::default();
-        turns.mark_ready(Ready::Conn(0));
-        turns.mark_ready(Ready::Ibta(0));
-        let mut spent = Share::of(1);
-        spent.add(BYTES as u32);
-        assert_eq!(turn(&mut turns, Served::Paused(Pause::Spent), spent), None);
-        assert_eq!(turn(&mut turns, Served::Again, spent), Some(2));
-    }
-}
+mod tests;
