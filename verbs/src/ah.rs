@@ -105,7 +105,8 @@ fn sender(grh: &[u8; GRH_LEN]) -> Result<(Gid, u8, u32), Errno> {
     Ok((gid, (word >> 20) as u8, word & 0xf_ffff))
 }
 
-/// The way back to who sent what a completion is about.
+/// The way back to who sent what a completion is about. No service level came with it: `sl` of a
+/// completion says something else.
 ///
 /// # Safety
 /// The program gives a completion, and 40 bytes that came in front of its message.
@@ -126,7 +127,6 @@ unsafe fn way_back(
     let mut attr: abi::AhAttr = unsafe { zeroed() };
     attr.port_num = port;
     attr.is_global = 1;
-    attr.sl = wc.sl;
     attr.grh.dgid = abi::AlignedGid(gid.0);
     attr.grh.traffic_class = traffic_class;
     attr.grh.flow_label = flow_label;

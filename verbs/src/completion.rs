@@ -2,21 +2,48 @@
 
 use crate::abi;
 use crate::abi::wc_flags;
+use std::net::IpAddr;
 use trunkline::{Completion, Extra, Status, WorkOpcode};
 
-/// A completion, and whether its QP is one of datagrams: the first 40 bytes of what such a QP
-/// receives are for the GRH.
+/// Whose header is in the 40 bytes in front of a datagram, in the numbers of mlx5's completions
+/// (`L3_Header_Type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Network {
+    Ipv6 = 1,
+    Ipv4 = 2,
+}
+
+impl From<IpAddr> for Network {
+    fn from(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(_) => Self::Ipv4,
+            IpAddr::V6(_) => Self::Ipv6,
+        }
+    }
+}
+
+/// A completion, and by which network its QP receives if it is one of datagrams: the first 40 bytes
+/// of what such a QP receives are for the GRH.
 #[derive(Clone, Copy)]
 pub(crate) struct Told {
     pub(crate) completion: Completion,
-    pub(crate) of_datagrams: bool,
+    pub(crate) datagrams: Option<Network>,
 }
 
 impl Told {
     pub(crate) const BLANK: Self = Self {
         completion: Completion::BLANK,
-        of_datagrams: false,
+        datagrams: None,
     };
+
+    /// The network that a datagram came by; `None` where this is not about one that was received.
+    fn network(&self) -> Option<Network> {
+        let completion = &self.completion;
+        let received =
+            completion.status == Status::Success && completion.opcode == WorkOpcode::Receive;
+        self.datagrams.filter(|_| received)
+    }
 
     /// `wc_flags`, which mean something only where all is well.
     pub(crate) fn flags(&self) -> u32 {
@@ -28,11 +55,17 @@ impl Told {
             Extra::Immediate(_) => wc_flags::WITH_IMM,
             Extra::Invalidated(_) => wc_flags::WITH_INV,
         };
-        let received = self.completion.opcode == WorkOpcode::Receive;
-        match self.of_datagrams && received {
-            true => extra | wc_flags::GRH,
-            false => extra,
+        match self.network() {
+            Some(_) => extra | wc_flags::GRH,
+            None => extra,
         }
+    }
+
+    /// `sl`. RoCEv2 has no service levels, and `ibv_wc` no field for the kind of header that a
+    /// completion of a datagram is to tell (A17.4.5.1), so devices tell it here. UCX looks for it,
+    /// and drops what then came to another GID than its own.
+    pub(crate) fn sl(&self) -> u8 {
+        self.network().map_or(0, |network| network as u8)
     }
 
     /// The structure of the header.
@@ -50,7 +83,7 @@ impl Told {
             wc_flags: self.flags(),
             pkey_index: 0,
             slid: 0,
-            sl: 0,
+            sl: self.sl(),
             dlid_path_bits: 0,
         }
     }
@@ -84,7 +117,7 @@ mod tests {
         told.completion.extra = Extra::Immediate(0x0102_0304);
         assert_eq!(told.wc().imm_data.to_ne_bytes(), [1, 2, 3, 4]);
         assert_eq!(told.wc().wc_flags, wc_flags::WITH_IMM);
-        told.of_datagrams = true;
+        told.datagrams = Some(Network::Ipv4);
         assert_eq!(told.wc().wc_flags, wc_flags::WITH_IMM | wc_flags::GRH);
         told.completion.extra = Extra::Invalidated(Rkey(9));
         assert_eq!(told.wc().imm_data, 9);
@@ -92,6 +125,24 @@ mod tests {
         assert_eq!(told.wc().wc_flags, wc_flags::WITH_INV);
         told.completion.status = Status::Flushed;
         assert_eq!(told.wc().wc_flags, 0);
+    }
+
+    #[test]
+    fn a_datagram_says_by_which_network_it_came_and_nothing_else_does() {
+        let mut told = Told::BLANK;
+        told.completion.status = Status::Success;
+        told.completion.opcode = WorkOpcode::Receive;
+        assert_eq!(told.wc().sl, 0);
+        for (address, sl) in [("127.0.0.1", 2), ("::1", 1)] {
+            let address: IpAddr = address.parse().expect("an address");
+            told.datagrams = Some(address.into());
+            assert_eq!(told.wc().sl, sl, "{address}");
+        }
+        told.completion.status = Status::Flushed;
+        assert_eq!(told.wc().sl, 0);
+        told.completion.status = Status::Success;
+        told.completion.opcode = WorkOpcode::Send;
+        assert_eq!(told.wc().sl, 0);
     }
 
     #[test]

@@ -116,7 +116,7 @@ pub(crate) unsafe fn create(
         unacked: Arc::clone(&unacked),
         uses: Uses::default(),
         context: Arc::clone(&whole),
-        datagrams: Datagrams::default(),
+        datagrams: Datagrams::new(node.gid().address().into()),
         reader: SpinLock::new(Told::BLANK, wanted.single_threaded),
     };
     let made = made.give();

@@ -155,7 +155,7 @@ readers! {
     read_src_qp: u32 = |told| told.completion.src_qp.get();
     read_wc_flags: c_uint = Told::flags;
     read_slid: u32 = |_| 0;
-    read_sl: u8 = |_| 0;
+    read_sl: u8 = Told::sl;
     read_dlid_path_bits: u8 = |_| 0;
     read_completion_ts: u64 = |told| told.completion.ticks.into();
 }

@@ -142,6 +142,16 @@ static struct ibv_qp *make_ud(void)
 	return qp;
 }
 
+/* The 40 bytes say that a datagram came to that GID, once `sl` has said whose header they hold. */
+static void came_to(const union ibv_gid *to, uint8_t sl, const char *header)
+{
+	enum { IPV6 = 1, IPV4 = 2, MAPPED = 12 };
+	if (memcmp(to->raw, "\0\0\0\0\0\0\0\0\0\0\xff\xff", MAPPED) == 0)
+		LAW(sl == IPV4 && memcmp(to->raw + MAPPED, header + 36, 4) == 0);
+	else
+		LAW(sl == IPV6 && memcmp(to->raw, header + 24, 16) == 0);
+}
+
 /* A datagram from one QP to the other; gives what the receiver is told. */
 static struct ibv_wc datagram(struct ibv_qp *from, struct ibv_qp *to, struct ibv_ah *ah)
 {
@@ -157,6 +167,7 @@ static struct ibv_wc datagram(struct ibv_qp *from, struct ibv_qp *to, struct ibv
 	struct ibv_wc wc = completion();
 	LAW(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV);
 	LAW(wc.byte_len == 40 + 1024 && wc.wc_flags == IBV_WC_GRH);
+	came_to(&gid, wc.sl, memory + 2048);
 	LAW(wc.src_qp == from->qp_num && memcmp(memory, memory + 2088, 1024) == 0);
 	return wc;
 }
@@ -170,8 +181,10 @@ void datagrams(void)
 	attr.port_num = 2;
 	LAW(!ibv_create_ah(pd, &attr) && errno == EINVAL);
 	struct ibv_wc wc = datagram(one, two, there);
-	struct ibv_ah *back =
-		ibv_create_ah_from_wc(pd, &wc, (struct ibv_grh *)(memory + 2048), 1);
+	struct ibv_grh *grh = (struct ibv_grh *)(memory + 2048);
+	LAW(ibv_init_ah_from_wc(context, 1, &wc, grh, &attr) == 0 && attr.sl == 0);
+	LAW(memcmp(&attr.grh.dgid, &gid, sizeof(gid)) == 0);
+	struct ibv_ah *back = ibv_create_ah_from_wc(pd, &wc, grh, 1);
 	LAW(back);
 	datagram(two, one, back);
 	LAW(ibv_attach_mcast(one, &gid, 0) == EOPNOTSUPP);
