@@ -3,10 +3,13 @@
 use crate::common::address;
 use crate::library::is_there;
 use crate::running::User;
+use crate::serving::PATIENCE;
 use crate::{complaint, text};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::Instant;
+use trunkline_testkit::programs::{Pair, Program};
 
 /// Runs a script of the shell with its devices prepared in that way, in an environment that
 /// `around` makes.
@@ -194,4 +197,44 @@ fn ucx_finds_transports_of_the_device_and_comes_to_an_end() {
     let told = text(&output.stdout);
     assert!(output.status.success(), "{told}{}", text(&output.stderr));
     assert!(told.contains("Device: trunk0:1"), "{told}");
+}
+
+/// TCP ports that this test program alone has, below those that the kernel gives by itself.
+fn tcp_port(n: u16) -> u16 {
+    assert!(n < 5, "each process has 5");
+    22_000 + (std::process::id() % 2_000) as u16 * 5 + n
+}
+
+#[test]
+fn ucx_sends_over_the_transports_that_it_finds() {
+    if !works(&MAY_MOUNT) || !is_there("ucx_perftest") {
+        return;
+    }
+    let users = [User::new(), User::new()];
+    for (n, (transports, test)) in [
+        ("ud", "tag_lat -n 100"),
+        ("ud", "tag_bw -n 100 -s 65536"),
+        ("rc", "tag_lat -n 100"),
+        ("rc", "tag_bw -n 100 -s 65536"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let port = tcp_port(n as u16);
+        let start = |user: &User, options: &str| {
+            let line = format!("--sysfs always ucx_perftest -p {port} {options}");
+            let words: Vec<_> = line.split_whitespace().collect();
+            let mut command = user.command("0.2", &words);
+            command.env("UCX_TLS", transports);
+            command.env("UCX_NET_DEVICES", "trunk0:1");
+            Program::start(command).unwrap()
+        };
+        let until = Instant::now() + PATIENCE;
+        let mut server = start(&users[0], "");
+        assert!(server.listens(port, until), "{}", server.wait(until));
+        let client = start(&users[1], &format!("127.0.0.1 -t {test}"));
+        let ended = Pair { server, client }.wait(until);
+        let measured = ended.client.said.contains("Final:");
+        assert!(ended.is_good() && measured, "{transports} {test}\n{ended}");
+    }
 }
