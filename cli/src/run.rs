@@ -178,7 +178,8 @@ fn become_it(program: &OsStr, command: &mut Command) -> anyhow::Error {
 
 /// Which services are meant, where the variables for sockets and addresses have these values.
 fn places(args: &RunArgs, set: [Option<OsString>; 2]) -> Result<Vec<Place>> {
-    let [sockets, addresses] = set;
+    // A list that names nothing counts as not set, as a variable that is empty does.
+    let [sockets, addresses] = set.map(|list| list.filter(|list| several(list).next().is_some()));
     if !args.socket.is_empty() {
         return Ok(args.socket.iter().cloned().map(Place::Given).collect());
     }
@@ -323,11 +324,14 @@ mod tests {
         assert_eq!(of(&words, both.clone()), [own("::1"), own("127.0.0.1")]);
         assert_eq!(of(&[], both), [given("@there")]);
         assert_eq!(of(&[], [set("@here,/x:y"), None]), two);
-        assert_eq!(of(&[], [None, address]), [own("127.0.0.9")]);
+        let nine = [own("127.0.0.9")];
+        assert_eq!(of(&[], [None, address.clone()]), nine);
+        assert_eq!(of(&[], [set(","), address]), nine);
         let addresses = set(",::1,127.0.0.1,");
         assert_eq!(of(&[], [None, addresses]), [own("::1"), own("127.0.0.1")]);
         let default = Place::Own(service::default_address());
         assert_eq!(of(&[], [None, None]), [default]);
+        assert_eq!(of(&[], [None, set(",")]), of(&[], [None, None]));
         assert!(places(&args(&["true"]), [None, set("127.0.0.1,here")]).is_err());
     }
 

@@ -157,7 +157,12 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for OneOrSeveral<T> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Vec<T>, A::Error> {
-        Vec::deserialize(SeqAccessDeserializer::new(list))
+        let several = Vec::deserialize(SeqAccessDeserializer::new(list))?;
+        match several.is_empty() {
+            // Taken for what is not said, `user = []` would let in all.
+            true => Err(Error::invalid_length(0, &"one value at least")),
+            false => Ok(several),
+        }
     }
 }
 
@@ -387,6 +392,8 @@ mod tests {
             ("address = \"here\"\n", "invalid IP address"),
             ("address = [\"127.0.0.1\", 5]\n", "expected IP address"),
             ("user = \"root\"\n", "expected u32"),
+            ("user = []\n", "length 0, expected one value at least"),
+            ("address = []\n", "length 0, expected one value at least"),
             ("address = [\"::1\", \"::1\"]\n", "::1: it is given twice"),
             (
                 "address = [\"::1\", \"::2\"]\nsocket = \"@a\"\n",
