@@ -28,7 +28,7 @@ impl Client {
             max_qp_rd_atom: queried.max_qp_rd_atom,
             max_qp_init_rd_atom: queried.max_qp_init_rd_atom,
             max_res_rd_atom: queried.max_res_rd_atom,
-            atomic_cap: AtomicCap::Glob,
+            atomic_cap: AtomicCap::Hca,
             max_srq: queried.max_srq,
             max_srq_wr: queried.max_srq_wr,
             max_srq_sge: queried.max_srq_sge,

@@ -68,6 +68,9 @@ pub struct DeviceAttributes {
 #[repr(u8)]
 #[non_exhaustive]
 pub enum AtomicCap {
+    /// Atomics of all QPs of the node: `IBV_ATOMIC_HCA`. So it is at a service, as that does not
+    /// share all memory with its programs ([`Mr::shared_len`](crate::Mr::shared_len) tells what).
+    Hca = 1,
     /// Atomics of all QPs, and those of the processor: `IBV_ATOMIC_GLOB`.
     Glob = 2,
 }

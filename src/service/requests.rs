@@ -10,7 +10,7 @@ use super::events::Owners;
 use super::limits::Limits;
 use super::reply::{Refusal, Reply};
 use crate::node::Node;
-use crate::node::attributes::PortState;
+use crate::node::attributes::{AtomicCap, PortState};
 use crate::node::shared::Shared;
 use std::sync::Arc;
 use trunkline_host::Piece;
@@ -137,7 +137,7 @@ impl Desk<'_> {
             max_qp_rd_atom: device.max_qp_rd_atom,
             max_qp_init_rd_atom: device.max_qp_init_rd_atom,
             max_res_rd_atom: u64::from(max_qp) * u64::from(device.max_qp_rd_atom),
-            atomic_cap: device.atomic_cap as u8,
+            atomic_cap: AtomicCap::Hca as u8,
             max_srq: device.max_srq.min(limits.cqs),
             max_srq_wr: device.max_srq_wr,
             max_srq_sge: device.max_srq_sge,

@@ -11,8 +11,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use trunkline::service::{Limits, Service, Trusted};
 use trunkline::{
-    Access, AtomicOp, AttachOptions, Down, Drive, Error, Mr, Node, Pd, Promotion, QpOptions,
-    Reregister, SendOp, Status,
+    Access, AtomicCap, AtomicOp, AttachOptions, Down, Drive, Error, Mr, Node, Pd, Promotion,
+    QpOptions, Reregister, SendOp, Status,
 };
 
 const PAGE: usize = 4096;
@@ -184,6 +184,21 @@ fn an_atomic_of_a_peer_is_one_towards_the_programs_instructions_on_promoted_page
         memory.word(2 * PAGE + 8).load(Ordering::Relaxed),
         added + EACH
     );
+}
+
+#[test]
+fn no_device_of_a_service_claims_atomics_towards_all_instructions() {
+    let (_service, path) = service(Node::builder().address(address()));
+    // Pages that a region has in part are never promoted, whatever the program chooses.
+    let memory = Memory::new(PAGE);
+    for promotion in [Promotion::Never, Promotion::Auto, Promotion::Always] {
+        let node = attached(&path, promotion);
+        let part = memory.register(&node.alloc_pd(), 8, PAGE - 8, Access::ALL);
+        assert_eq!(part.shared_len(), 0, "{promotion:?}");
+        let device = node.device_attributes().unwrap();
+        assert_eq!(device.atomic_cap, AtomicCap::Hca, "{promotion:?}");
+        assert_eq!(device.atomic_cap as u8, 1, "IBV_ATOMIC_HCA");
+    }
 }
 
 #[test]
