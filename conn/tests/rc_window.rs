@@ -348,6 +348,21 @@ fn a_fast_peer_is_used_at_the_full_window_after_a_few_round_trips() {
 }
 
 #[test]
+fn a_path_that_becomes_longer_is_used_at_the_full_window_again() {
+    const LONGER_NS: u64 = 18_000_000;
+    let mut world = World::new(1, FAST_NS, |config| config);
+    world.post(128, 256, write());
+    while world.qps[0].engine.window() < Config::DEFAULT_WINDOW {
+        assert!(world.step());
+    }
+    world.delay_ns = LONGER_NS / 2;
+    world.run(128, 0);
+    assert_eq!(world.qps[0].engine.window(), Config::DEFAULT_WINDOW);
+    // As many round trips as messages, and those that it takes to find out and to grow.
+    assert!(world.now < 300 * LONGER_NS, "{} ns", world.now);
+}
+
+#[test]
 fn a_loss_on_a_path_without_a_queue_costs_few_round_trips() {
     for op in [write(), read()] {
         for lost in [60, 300] {

@@ -22,6 +22,11 @@ const QUEUE_PART: u64 = 8;
 /// Parts of the ACK timeout that a path without a queue is granted at most: a shortest round which
 /// was a queue already does not hide the queue.
 const PATH_PARTS: u64 = 4;
+/// After so many long rounds in a row, each of which cut the window, the path is taken to have
+/// become longer: else a connection had a few packets for each round trip for ever.
+const LONG_ROUNDS: u32 = 32;
+/// Parts that such a path is granted at most: it may be the queue of others.
+const LATER_PARTS: u64 = 2;
 /// Beyond the threshold a window grows by this part for each window that is acknowledged, and by
 /// one packet at least: a queue shows as delay before it overflows, and a loss on a path that has
 /// none is made up for soon.
@@ -46,6 +51,8 @@ pub(super) struct Window {
     round: Option<(Psn, Instant)>,
     /// The shortest round.
     least_ns: u64,
+    /// Rounds in a row that took a queue's part longer.
+    long_rounds: u32,
     /// When something was acknowledged last.
     heard: Instant,
 }
@@ -62,6 +69,7 @@ impl Window {
             cut: None,
             round: None,
             least_ns: u64::MAX,
+            long_rounds: 0,
             heard: Instant::ZERO,
         }
     }
@@ -126,10 +134,16 @@ impl Window {
         self.least_ns = self.least_ns.min(took_ns);
         let queue_ns = timeout_ns(config) / QUEUE_PART;
         let bound_ns = queue_ns + self.least_ns.min(PATH_PARTS * queue_ns);
-        if took_ns > bound_ns {
-            let fitting = u128::from(self.packets) * u128::from(bound_ns) / u128::from(took_ns);
-            self.cut_to((fitting as u32).max(self.packets / 2));
+        if took_ns <= bound_ns {
+            self.long_rounds = 0;
+            return;
         }
+        self.long_rounds += 1;
+        if self.long_rounds == LONG_ROUNDS {
+            (self.long_rounds, self.least_ns) = (0, took_ns.min(LATER_PARTS * queue_ns));
+        }
+        let fitting = u128::from(self.packets) * u128::from(bound_ns) / u128::from(took_ns);
+        self.cut_to((fitting as u32).max(self.packets / 2));
     }
 
     /// A packet was lost; all before `next` was sent.
@@ -297,6 +311,18 @@ mod tests {
         let mut late = Bench::new(config());
         late.round(8 * QUEUE_NS);
         assert!(late.round(8 * QUEUE_NS) < 10);
+    }
+
+    #[test]
+    fn a_path_that_became_longer_has_the_whole_window_again() {
+        for took_ns in [5 * QUEUE_NS / 4, 2 * QUEUE_NS, 3 * QUEUE_NS] {
+            let mut bench = Bench::full(config());
+            let rounds = (1..200).find(|_| bench.round(took_ns) == 256);
+            assert!(rounds.is_some(), "{took_ns}: {}", bench.window.packets());
+            // And what it is when it is short again counts from then on.
+            bench.round(RTT_NS);
+            assert!(bench.round(took_ns) < 256);
+        }
     }
 
     #[test]
