@@ -22,12 +22,17 @@ use trunkline_conn::mem::PdId;
 use trunkline_conn::work::Receive;
 use trunkline_wire::Gid;
 
+/// Receives that are read off the ring for one message at most: a program may have posted tens of
+/// thousands at once, and other programs' messages wait for a worker that reads them, be it at
+/// another worker that has such a message, too.
+pub(super) const MOST_READ: usize = 64;
+
 /// The receives of an SRQ: of one engine, or of all engines of a node
 /// ([`Engine::adopt_srq`](crate::engine::Engine::adopt_srq)).
 ///
-/// Messages get the receive that was posted last of those that are there: its memory, which the
-/// program has just read, is in the cache still, however many are posted. Verbs leave the order
-/// open.
+/// Messages get the receive that was posted last of those that were read off the ring, which is
+/// [so many](MOST_READ) more for each message: its memory, which the program has just read, is in
+/// the cache still, however many are posted. Verbs leave the order open.
 #[derive(Debug)]
 pub struct SharedReceives<W> {
     pd: PdId,
@@ -147,7 +152,7 @@ impl<W: RingMemory> Taking<W> {
         id: SrqId,
         events: &mut Events,
     ) -> Result<Option<Receive>, ReceivesInError> {
-        self.read_all();
+        self.read_some();
         let Some((receive, slots)) = self.read.pop() else {
             self.check_ring(id, events);
             return match self.is_in_error() {
@@ -222,7 +227,7 @@ impl<W: RingMemory> Taking<W> {
         (id, events): (SrqId, &mut Events),
         memory: impl FnOnce(Size) -> Result<Option<W>, VerbsError>,
     ) -> Result<Arc<RecvQueue<W>>, VerbsError> {
-        self.read_all();
+        while self.read_some() {}
         self.check_ring(id, events);
         if self.is_in_error() {
             return Err(VerbsError::SrqInError { srq: id.index() });
@@ -250,15 +255,20 @@ impl<W: RingMemory> Taking<W> {
         self.posted_to.is_in_error()
     }
 
-    /// Reads what was posted off the ring. The slots are not free before the receives are used.
+    /// Reads what was posted off the ring, [`MOST_READ`] at most. The slots are not free before the
+    /// receives are used. Gives whether there may be more.
     #[inline]
-    fn read_all(&mut self) {
+    fn read_some(&mut self) -> bool {
         if self.is_in_error() {
-            return;
+            return false;
         }
-        while let Ok(Some(posted)) = self.queue.read() {
+        for _ in 0..MOST_READ {
+            let Ok(Some(posted)) = self.queue.read() else {
+                return false;
+            };
             self.read.push(posted);
         }
+        true
     }
 
     /// Tells once that the ring is broken, where that is why no more could be read.

@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::super::Event;
+use super::receives::MOST_READ;
 use super::*;
 use crate::allowed::Allowed;
 use crate::queue::{MAX_WR, Producer, RecvQueue, SharedRecvQueue};
@@ -98,6 +99,24 @@ fn the_receive_that_was_posted_last_is_taken_first() {
     taken.extend(it.take_all());
     assert_eq!(taken, [3, 4, 2, 1, 0]);
     assert!(!it.srq.has_receive());
+}
+
+#[test]
+fn a_message_does_not_wait_until_a_long_list_of_receives_is_read() {
+    let mut it = Watched::new(MAX_WR);
+    (0..MAX_WR.into()).for_each(|id| assert!(it.post(id)));
+    let mut taken = vec![it.take().unwrap()];
+    assert_eq!(
+        taken,
+        [MOST_READ as u64 - 1],
+        "the last of those that were read"
+    );
+    taken.push(it.take().unwrap());
+    assert_eq!(taken[1], 2 * MOST_READ as u64 - 1);
+    it.resize(MAX_WR).unwrap();
+    taken.extend(it.take_all());
+    taken.sort_unstable();
+    assert!(taken.into_iter().eq(0..MAX_WR.into()));
 }
 
 #[test]
