@@ -364,6 +364,49 @@ mod tests {
     }
 
     #[test]
+    fn one_answer_to_many_packets_counts_for_one_window() {
+        let mut bench = Bench::full(config());
+        bench.send(256);
+        bench.window.timed_out(bench.next);
+        bench.answer(RTT_NS);
+        assert_eq!(bench.window.packets(), 2);
+        bench.window.repeats();
+        for packets in [2, 3] {
+            assert_eq!(bench.window.packets(), packets);
+            for _ in 0..packets {
+                bench.send(1);
+                bench.answer(RTT_NS);
+            }
+        }
+    }
+
+    #[test]
+    fn long_rounds_with_short_ones_between_them_are_no_longer_path() {
+        let mut bench = Bench::full(config());
+        for _ in 0..4 * LONG_ROUNDS {
+            bench.round(3 * QUEUE_NS);
+            bench.round(QUEUE_NS);
+        }
+        let packets = bench.window.packets();
+        assert!(bench.round(3 * QUEUE_NS / 2) < packets);
+    }
+
+    #[test]
+    fn a_rest_widens_no_window_and_ends_no_slow_start() {
+        let mut bench = Bench::full(config());
+        bench.send(256);
+        bench.window.timed_out(bench.next);
+        bench.now = bench.now + 9 * QUEUE_NS;
+        bench.window.rests(&bench.config, bench.now);
+        assert_eq!(bench.window.packets(), 1);
+        let mut begun = Bench::new(config());
+        assert_eq!([0; 2].map(|_| begun.round(RTT_NS)), [20, 40]);
+        begun.now = begun.now + 9 * QUEUE_NS;
+        let rounds = [0; 6].map(|_| begun.round(RTT_NS));
+        assert_eq!(rounds, [20, 40, 80, 160, 256, 256]);
+    }
+
+    #[test]
     fn after_a_rest_the_window_begins_small_and_is_soon_what_it_was() {
         let mut bench = Bench::full(config());
         bench.now = bench.now + 8 * QUEUE_NS;
