@@ -64,10 +64,14 @@ fn an_acknowledgement_of_what_follows_a_read_asks_for_the_read_again_once() {
     bench.sent();
     assert_eq!(bench.feed(ack(2)), Err(Dropped::MissingResponse));
     assert_eq!(bench.ends(), [(0, Status::Success)]);
+    let window = bench.engine.window();
     assert!(bench.next_timer());
+    let narrower = window - window / 4;
+    assert_eq!(bench.engine.window(), narrower, "it was lost");
     assert_eq!(numbers(&bench.sent()), [1, 2]);
     assert_eq!(bench.feed(ack(2)), Err(Dropped::MissingResponse));
     assert!(bench.sent().is_empty());
+    assert_eq!(bench.engine.window(), narrower);
     assert_eq!(bench.engine.stats().implied_naks, 1);
     assert_eq!(bench.feed(only(1, b"data")), Ok(()));
     assert_eq!(bench.feed(ack(2)), Ok(()));
