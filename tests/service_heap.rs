@@ -5,11 +5,10 @@
 
 mod common;
 
+use common::process::{Process, hear, say};
 use common::{End, PATIENCE, Pair, address, service, wait_for};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use std::alloc::System;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 use trunkline::service::Service;
 use trunkline::{
@@ -21,8 +20,6 @@ static HEAP: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// Says where the service is to a process that is programs of it.
 const PATH: &str = "TRUNKLINE_TEST_PATH";
-/// Begins a line that is for the test.
-const MARK: &str = ">> ";
 /// Seconds after which such a process ends, whatever happens.
 const LIFE: u32 = 60;
 /// Programs of a process, at the same time.
@@ -98,60 +95,17 @@ impl Program {
 /// Programs that send, and end in order once they are told to.
 fn be_programs(path: &str) {
     let programs: Vec<_> = (0..TOGETHER).map(|_| Program::attach(path)).collect();
-    let hear = || {
-        let mut line = String::new();
-        std::io::stdin().read_line(&mut line).unwrap();
-        line
-    };
     for program in &programs {
-        let address = serde_json::to_string(&program.qp.address()).unwrap();
-        println!("\n{MARK}{address}");
-        let other: QpAddress = serde_json::from_str(&hear()).unwrap();
-        program.qp.connect(other).unwrap();
+        say(&program.qp.address());
+        program.qp.connect(hear()).unwrap();
         program.send();
         assert_eq!(wait_for(&program.cq).status, Status::Success);
         // For these there are no receives.
         program.send();
         program.send();
-        println!("\n{MARK}sent");
+        say(&());
     }
-    hear();
-}
-
-/// Such a process.
-struct Process {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
-
-impl Process {
-    fn start(path: &str) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "a_process", "--ignored", "--nocapture"])
-            .env(PATH, path)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        Self {
-            input: child.stdin.take().unwrap(),
-            output: BufReader::new(child.stdout.take().unwrap()),
-            child,
-        }
-    }
-
-    fn hear(&mut self) -> String {
-        loop {
-            let mut line = String::new();
-            let read = self.output.read_line(&mut line).unwrap();
-            assert!(read > 0, "the process ended");
-            if let Some((_, said)) = line.split_once(MARK) {
-                return said.to_owned();
-            }
-        }
-    }
+    let () = hear();
 }
 
 /// A service, a node that programs of it talk to, and a pair of QPs between these that stays.
@@ -181,27 +135,26 @@ impl Scene {
 
     /// Programs that come, talk to the node and end.
     fn cycle(&self, in_order: bool) {
-        let mut process = Process::start(&self.path);
+        let mut process = Process::start("a_process", &[(PATH, &self.path)]);
         let far = &self.pair.b;
         let mut qps = Vec::new();
         for _ in 0..TOGETHER {
-            let theirs: QpAddress = serde_json::from_str(&process.hear()).unwrap();
+            let theirs: QpAddress = process.hear();
             let qp = far.qp(&QpOptions::default());
             let sges = [far.mr.sge(0, LENGTH)];
             qp.connect(theirs).unwrap();
             qp.post_recv(&[RecvWr::new().sges(&sges)]).unwrap();
-            let address = serde_json::to_string(&qp.address()).unwrap();
-            writeln!(process.input, "{address}").unwrap();
-            process.hear();
+            process.tell(&qp.address());
+            let () = process.hear();
             assert_eq!(wait_for(&far.recv_cq).status, Status::Success);
             qps.push(qp);
         }
-        match in_order {
-            true => writeln!(process.input).unwrap(),
-            false => process.child.kill().unwrap(),
+        if in_order {
+            process.tell(&());
+            process.finish();
+        } else {
+            process.kill();
         }
-        let status = process.child.wait().unwrap();
-        assert_eq!(status.success(), in_order, "{status}");
         drop(qps);
         self.take_events();
         let start = Instant::now();

@@ -8,6 +8,7 @@
 
 pub mod faulty;
 pub mod host;
+pub mod process;
 pub mod stranger;
 pub mod written;
 

@@ -24,11 +24,8 @@ mod slow;
 #[path = "life/stopped.rs"]
 mod stopped;
 
+use crate::common::process::{Process, hear, say};
 use crate::common::service;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use trunkline::Node;
@@ -38,8 +35,6 @@ use trunkline::service::Service;
 const ROLE: &str = "TRUNKLINE_TEST_ROLE";
 /// Where its service is.
 const PATH: &str = "TRUNKLINE_TEST_PATH";
-/// Begins a line that is for the test.
-const MARK: &str = ">> ";
 /// Seconds after which a process of these tests ends, whatever happens.
 const LIFE: u32 = 90;
 
@@ -59,83 +54,9 @@ fn a_process() {
     }
 }
 
-/// A process that plays a role. It is killed when this is dropped.
-struct Process {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
-
-impl Process {
-    fn start(role: &str, path: &str) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "life::a_process", "--ignored", "--nocapture"])
-            .envs([(ROLE, role), (PATH, path)])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        Self {
-            input: child.stdin.take().unwrap(),
-            output: BufReader::new(child.stdout.take().unwrap()),
-            child,
-        }
-    }
-
-    fn tell(&mut self, what: &impl Serialize) {
-        let line = serde_json::to_string(what).unwrap();
-        writeln!(self.input, "{line}").unwrap();
-    }
-
-    fn hear<T: DeserializeOwned>(&mut self) -> T {
-        loop {
-            let mut line = String::new();
-            let read = self.output.read_line(&mut line).unwrap();
-            assert!(read > 0, "the process ended");
-            if let Some((_, said)) = line.split_once(MARK) {
-                return serde_json::from_str(said).unwrap();
-            }
-        }
-    }
-
-    fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// Kills it, and gives when.
-    fn kill(&mut self) -> Instant {
-        let at = Instant::now();
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-        at
-    }
-
-    /// Waits for its end, which has to be a good one.
-    fn finish(mut self) {
-        let status = self.child.wait().unwrap();
-        assert!(status.success(), "{status}");
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // It may have ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Tells the test something.
-fn say(what: &impl Serialize) {
-    println!("\n{MARK}{}", serde_json::to_string(what).unwrap());
-}
-
-/// Hears what the test tells.
-fn hear<T: DeserializeOwned>() -> T {
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line).unwrap();
-    serde_json::from_str(&line).unwrap()
+/// A process that plays a role.
+fn play(role: &str, path: &str) -> Process {
+    Process::start("life::a_process", &[(ROLE, role), (PATH, path)])
 }
 
 /// Does nothing until it is killed.

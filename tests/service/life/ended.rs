@@ -1,7 +1,7 @@
 //! Services that end under their programs, in whatever those do.
 
 use super::peers::Peer;
-use super::{Process, alone, new_service, within};
+use super::{Process, alone, new_service, play, within};
 use crate::common::address;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::BorrowedFd;
@@ -107,7 +107,7 @@ fn end(path: &str, by: impl FnOnce() -> Instant) {
 }
 
 fn service_process(path: &str) -> Process {
-    let mut process = Process::start(&format!("service {}", address()), path);
+    let mut process = play(&format!("service {}", address()), path);
     let started: Result<(), String> = process.hear();
     started.unwrap();
     process

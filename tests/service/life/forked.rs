@@ -2,7 +2,7 @@
 
 use super::peers::Peer;
 use super::roles::connect;
-use super::{Process, alone, new_service, rest, say, within};
+use super::{alone, new_service, play, rest, say, within};
 use crate::common::wait_for;
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +50,7 @@ fn kill_with_child(role: &str) {
     let _alone = alone();
     let (service, path) = new_service();
     let without = sockets();
-    let mut process = Process::start(role, &path);
+    let mut process = play(role, &path);
     let child: i32 = process.hear();
     within(Duration::from_secs(2), "it is let in", || {
         sockets() > without && (role != "forks" || service.clients().len() == 1)
@@ -170,7 +170,7 @@ pub(super) fn lets_go_of_a_cq(path: &str) {
 fn a_cq_that_is_gone_is_watched_no_more_though_a_child_has_its_descriptors() {
     let _alone = alone();
     let (_service, path) = new_service();
-    let mut process = Process::start("lets go", &path);
+    let mut process = play("lets go", &path);
     let (before, with, after): (usize, usize, usize) = process.hear();
     println!("{before} before, {with} with it, {after} after");
     assert!(with > before);
@@ -183,7 +183,7 @@ fn a_cq_that_is_gone_is_watched_no_more_though_a_child_has_its_descriptors() {
 fn a_child_of_a_program_hears_that_it_has_none_of_it() {
     let _alone = alone();
     let (service, path) = new_service();
-    Process::start("forked", &path).finish();
+    play("forked", &path).finish();
     within(Duration::from_secs(2), "it is reaped", || {
         service.clients().is_empty()
     });

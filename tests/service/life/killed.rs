@@ -1,7 +1,7 @@
 //! Programs that are killed, in whatever they do.
 
 use super::peers::{Asking, Neighbour, Peer};
-use super::{Process, alone, memory_files, new_service, within};
+use super::{alone, memory_files, new_service, play, within};
 use std::time::Duration;
 use trunkline::Remote;
 
@@ -21,7 +21,7 @@ fn kill(role: &str, has_qp: bool) {
     std::thread::sleep(Duration::from_millis(30));
     let files = memory_files();
 
-    let mut process = Process::start(role.trim_end_matches(" read"), &path);
+    let mut process = play(role.trim_end_matches(" read"), &path);
     let asking = if has_qp {
         let (qp, cq) = peer.qp();
         let to = process.hear();

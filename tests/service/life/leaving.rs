@@ -1,7 +1,7 @@
 //! What peers hear of programs that end in order, and of those that are killed.
 
 use super::peers::{Asking, Peer};
-use super::{Process, alone, new_service};
+use super::{Process, alone, new_service, play};
 use std::time::{Duration, Instant};
 use trunkline::{Remote, Status};
 
@@ -12,7 +12,7 @@ const GRACE: Duration = Duration::from_millis(100);
 fn fails_after(role: &str, end: impl FnOnce(&mut Process) -> Instant) -> Duration {
     let (_service, path) = new_service();
     let peer = Peer::new();
-    let mut process = Process::start(role, &path);
+    let mut process = play(role, &path);
     let (qp, cq) = peer.qp();
     qp.connect(process.hear()).unwrap();
     process.tell(&(qp.address(), peer.mr.remote(0)));

@@ -1,7 +1,7 @@
 //! Many programs, one after the other and at once.
 
 use super::peers::{Neighbour, Peer};
-use super::{Process, alone, count, memory_files, new_service, within};
+use super::{alone, count, memory_files, new_service, play, within};
 use crate::common::service;
 use std::time::{Duration, Instant};
 use trunkline::{Node, QpAddress, Remote};
@@ -64,7 +64,7 @@ fn many_programs_at_once_share_connections_and_are_reaped_together() {
     let peer = Peer::new();
     let beside = Neighbour::start(&path, &peer).stop().2;
     let mut processes: Vec<_> = (0..PROGRAMS)
-        .map(|_| Process::start(&format!("many {QPS}"), &path))
+        .map(|_| play(&format!("many {QPS}"), &path))
         .collect();
     let mut qps = Vec::new();
     let mut at = 0;

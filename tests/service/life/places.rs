@@ -1,6 +1,6 @@
 //! Who serves where.
 
-use super::{Process, alone};
+use super::{Process, alone, play};
 use crate::common::address;
 use std::path::PathBuf;
 use trunkline::Node;
@@ -29,7 +29,7 @@ impl Drop for Place {
 }
 
 fn begin(path: &str) -> Process {
-    Process::start(&format!("service {}", address()), path)
+    play(&format!("service {}", address()), path)
 }
 
 #[test]

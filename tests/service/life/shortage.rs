@@ -2,7 +2,7 @@
 
 use super::peers::{Neighbour, Peer};
 use super::roles::ROOM;
-use super::{Process, alone, hear, new_service, say, within};
+use super::{alone, hear, new_service, play, say, within};
 use crate::common::written::Written;
 use crate::common::{address, wait_for};
 use std::ptr::NonNull;
@@ -43,7 +43,7 @@ pub(super) fn poor_service(path: &str) {
 fn a_service_without_descriptors_turns_programs_away_and_recovers() {
     let _alone = alone();
     let path = format!("@trunkline-test/{}/poor", std::process::id());
-    let mut process = Process::start("poor service", &path);
+    let mut process = play("poor service", &path);
     let () = process.hear();
     let peer = Peer::new();
     let neighbour = Neighbour::start(&path, &peer);
@@ -129,7 +129,7 @@ pub(super) fn client_without_descriptors(path: &str) {
 fn a_program_without_descriptors_hears_so_and_goes_on() {
     let _alone = alone();
     let (service, path) = new_service();
-    let mut process = Process::start("no descriptors", &path);
+    let mut process = play("no descriptors", &path);
     let (errors, down): (Vec<String>, Option<String>) = process.hear();
     println!("{errors:#?} {down:?}");
     let clear = |why: &String| why.contains("escriptor") || why.contains("Too many open files");

@@ -3,7 +3,7 @@
 
 use super::peers::{Asking, Neighbour, Peer};
 use super::roles::ROOM;
-use super::{Process, alone, hear, say, within};
+use super::{Process, alone, hear, play, say, within};
 use crate::common::{PATIENCE, address, service_of};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 use std::fs::File;
@@ -77,7 +77,7 @@ impl Slow {
         };
         let (pid, number) = (std::process::id(), file.file().as_raw_fd());
         let role = format!("slow {uid} /proc/{pid}/fd/{number}");
-        let mut process = Process::start(&role, path);
+        let mut process = play(&role, path);
         let (qp, cq) = peer.qp();
         qp.connect(process.hear()).unwrap();
         process.tell(&qp.address());

@@ -1,7 +1,7 @@
 //! Services that are stopped (SIGSTOP), and what programs do without them.
 
 use super::peers::Peer;
-use super::{Process, alone};
+use super::{Process, alone, play};
 use crate::common::{PATIENCE, address, wait_for};
 use std::sync::mpsc::channel;
 use trunkline::{Node, RecvWr, SendWr, Status};
@@ -30,7 +30,7 @@ impl Drop for Stopped {
 fn no_post_asks_the_service_once_the_rings_are_made() {
     let _alone = alone();
     let path = format!("@trunkline-test/{}/stopped", std::process::id());
-    let mut process = Process::start(&format!("service {}", address()), &path);
+    let mut process = play(&format!("service {}", address()), &path);
     let begun: Result<(), String> = process.hear();
     begun.unwrap();
     let end = Peer::of(Node::attach(&path).unwrap());
