@@ -258,7 +258,8 @@ fn a_live_qp_moves_between_connections_without_its_peer_noticing() {
     let mut seen = std::collections::BTreeSet::new();
     for round in 0..20 {
         qa.bind(&own[round % 2]).unwrap();
-        stream.run(10);
+        // The first of these may have been under way before.
+        stream.run(2 * DEPTH);
         assert_eq!(own[round % 2].stats().unwrap().flows, 1, "round {round}");
         seen.insert(qa.connection());
     }
@@ -285,7 +286,8 @@ fn a_route_moves_while_it_is_used() {
     let mut stream = Stream::new(&pair, &qa, &qb, route);
     for round in 1..20 {
         qa.bind_route(route, &own[round % 2]).unwrap();
-        stream.run(10);
+        // The first of these may have been under way before.
+        stream.run(2 * DEPTH);
         assert_eq!(own[round % 2].stats().unwrap().flows, 1, "round {round}");
     }
     stream.finish();
