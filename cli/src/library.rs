@@ -61,13 +61,13 @@ fn places(program: &Path) -> Vec<PathBuf> {
 /// It is not there, has another name than programs look for, or is another library.
 pub(crate) fn check(file: &Path) -> Result<()> {
     let shown = file.display();
+    if let Err(error) = File::open(file) {
+        bail!("cannot open {shown}: {error}");
+    }
     ensure!(
         file.file_name().is_some_and(|name| name == NAME),
         "{shown} is not called {NAME}, as programs call it"
     );
-    if let Err(error) = File::open(file) {
-        bail!("cannot open {shown}: {error}");
-    }
     ensure!(is_ours(file), "{shown} is not Trunkline's library");
     Ok(())
 }
@@ -133,6 +133,8 @@ mod tests {
         std::fs::write(&file, "\x7fELF, but no more").unwrap();
         assert!(why(&file).ends_with("is not Trunkline's library"));
         let other = folder.join("libother.so");
+        assert!(why(&other).contains("No such file"), "{}", why(&other));
+        std::fs::copy(&file, &other).unwrap();
         assert!(why(&other).ends_with("as programs call it"));
         std::fs::remove_dir_all(folder).unwrap();
     }

@@ -58,7 +58,8 @@ fn places() -> Result<Vec<Place>, Errno> {
 }
 
 fn places_of(sockets: Option<OsString>, addresses: Option<OsString>) -> Result<Vec<Place>, Errno> {
-    if let Some(sockets) = sockets {
+    let names_some = |list: &OsString| several(list).next().is_some();
+    if let Some(sockets) = sockets.filter(names_some) {
         let sockets = several(&sockets).take(MAX_DEVICES);
         return Ok(sockets.map(|at| Place::Service(at.into())).collect());
     }
@@ -323,6 +324,7 @@ mod tests {
         let inside = |at: &str| Place::Inside(at.parse().expect("an address"));
         assert_eq!(of(None, None), Ok(Vec::new()));
         assert_eq!(of(Some("@a"), Some("::1")), Ok(vec![service("@a")]));
+        assert_eq!(of(Some(","), Some("::1")), Ok(vec![inside("::1")]));
         let both = vec![service("/b:c"), service("@d")];
         assert_eq!(of(Some("/b:c,@d"), None), Ok(both));
         let both = vec![inside("127.0.0.2"), inside("::1")];
