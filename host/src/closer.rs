@@ -23,19 +23,30 @@ pub const MAX_PENDING: usize = 16;
 /// Bytes of the stack of a thread that does nothing but close.
 const STACK: usize = 64 << 10;
 
-/// Closes the descriptors of one client, one after the other. There is a thread for it while
-/// descriptors wait; it closes them all, whether or not the `Closer` still exists.
-#[derive(Debug, Default)]
-pub struct Closer(Arc<Mutex<Queue>>);
+/// Closes the descriptors of one client, one after the other, by dropping what has them. There is a
+/// thread for it while descriptors wait; it closes them all, whether or not the `Closer` still
+/// exists.
+#[derive(Debug)]
+pub struct Closer<T = OwnedFd>(Arc<Mutex<Queue<T>>>);
 
-#[derive(Debug, Default)]
-struct Queue {
-    waiting: VecDeque<OwnedFd>,
+#[derive(Debug)]
+struct Queue<T> {
+    waiting: VecDeque<T>,
     /// Those that wait, and the one that is being closed. There is a thread while there are some.
     pending: usize,
 }
 
-impl Closer {
+impl<T> Default for Closer<T> {
+    fn default() -> Self {
+        let queue = Queue {
+            waiting: VecDeque::new(),
+            pending: 0,
+        };
+        Self(Arc::new(Mutex::new(queue)))
+    }
+}
+
+impl<T: Send + 'static> Closer<T> {
     /// Nothing to close, and no thread.
     pub fn new() -> Self {
         Self::default()
@@ -45,7 +56,7 @@ impl Closer {
     ///
     /// # Errors
     /// Gives it back where [`MAX_PENDING`] are pending, or the system has no thread to give.
-    pub fn try_close(&self, descriptor: OwnedFd) -> Result<(), OwnedFd> {
+    pub fn try_close(&self, descriptor: T) -> Result<(), T> {
         let mut queue = lock(&self.0);
         if queue.pending == MAX_PENDING {
             return Err(descriptor);
@@ -71,7 +82,7 @@ impl Closer {
 }
 
 /// What the thread does, which there is because something waits.
-fn close_all(queue: &Mutex<Queue>) {
+fn close_all<T>(queue: &Mutex<Queue<T>>) {
     loop {
         let next = lock(queue).waiting.pop_front();
         drop(next);
@@ -83,7 +94,7 @@ fn close_all(queue: &Mutex<Queue>) {
     }
 }
 
-fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
+fn lock<T>(queue: &Mutex<Queue<T>>) -> MutexGuard<'_, Queue<T>> {
     queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,5 +1,6 @@
 //! The socket at which programs attach.
 
+use super::spare::Spare;
 use crate::attached::ServiceAddress;
 use crate::error::Error;
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -11,6 +12,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Programs that wait to be let in.
 const BACKLOG: i32 = 128;
@@ -23,7 +25,9 @@ pub(super) struct Listener {
     /// Held by whoever has the file, next to it.
     _lock: Option<OwnedFd>,
     /// Given up for a moment where the process has as many descriptors as it may.
-    spare: Option<OwnedFd>,
+    spare: Arc<Spare>,
+    /// Somebody may wait for whom there was neither a descriptor nor the spare one.
+    is_short: bool,
 }
 
 impl Listener {
@@ -46,21 +50,39 @@ impl Listener {
             socket,
             file,
             _lock: lock,
-            spare: spare(),
+            spare: Arc::new(Spare::new().map_err(system)?),
+            is_short: false,
         })
+    }
+
+    /// What becomes the spare descriptor again when it has been closed.
+    pub(super) const fn spare(&self) -> &Arc<Spare> {
+        &self.spare
+    }
+
+    /// Whether whoever waits to be let in has to wait until a descriptor is closed: the socket may
+    /// be readable until then, to no avail.
+    pub(super) fn is_short(&mut self) -> bool {
+        self.is_short &= !self.spare.refill();
+        self.is_short
     }
 
     /// The next program that wants to be let in; an error is the socket of one that cannot be, as
     /// no descriptor is left.
     pub(super) fn accept(&mut self) -> Option<Result<OwnedFd, OwnedFd>> {
-        self.spare = self.spare.take().or_else(spare);
+        self.spare.refill();
         let accept = || accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
         match accept() {
             Ok(socket) => Some(Ok(socket)),
             Err(Errno::MFILE | Errno::NFILE) => {
                 // Whoever waits is turned away, or the socket stays readable for ever.
-                drop(self.spare.take());
-                accept().ok().map(Err)
+                self.spare.give_up();
+                let accepted = accept().ok();
+                if accepted.is_none() {
+                    // Nobody waits, or nobody can be told.
+                    self.is_short = !self.spare.refill();
+                }
+                accepted.map(Err)
             }
             Err(_) => None,
         }
@@ -112,10 +134,6 @@ impl SocketFile {
 fn new_socket() -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-}
-
-fn spare() -> Option<OwnedFd> {
-    rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
 /// Makes the place of a socket free: the lock beside it is taken, and the socket of a service that

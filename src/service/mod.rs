@@ -25,6 +25,7 @@ mod reply;
 mod requests;
 mod server;
 mod shortage;
+mod spare;
 mod trust;
 mod turn;
 mod turned_away;

@@ -127,6 +127,7 @@ impl Server {
         for (fd, token) in watched {
             epoll::add(&epoll, fd, EventData::new_u64(token), EventFlags::IN).map_err(system)?;
         }
+        let turned_away = TurnedAway::new(listener.spare());
         Ok(Self {
             node,
             listener,
@@ -140,7 +141,7 @@ impl Server {
             next: FIRST,
             reaping: VecDeque::new(),
             closing: Vec::new(),
-            turned_away: TurnedAway::default(),
+            turned_away,
             shortage: Shortage::default(),
             idle: Idle::begin(Instant::now()),
             listens: true,
@@ -154,12 +155,13 @@ impl Server {
         while !self.board.stop.load(Ordering::SeqCst) {
             let mut ready = [const { MaybeUninit::uninit() }; ROUND];
             let held_up = self.turned_away.go_on();
-            let pause = match held_up {
+            let is_short = self.listener.is_short();
+            let pause = match held_up || is_short {
                 _ if !self.reaping.is_empty() => Some(&AT_ONCE),
                 true => Some(&A_WHILE),
                 false => None,
             };
-            self.listen(!self.turned_away.is_full());
+            self.listen(!is_short && !self.turned_away.is_full());
             let idle = self.idle_pause();
             if idle.is_some_and(|pause| pause == AT_ONCE) && self.nobody_came() {
                 self.board.unused.store(true, Ordering::SeqCst);
@@ -317,6 +319,12 @@ impl Server {
             Some(Ok(process)) => Some(process),
             // It has ended, and a child of it may keep the socket.
             Some(Err(Errno::SRCH)) => return self.turn_away(client),
+            // Its end would not be told while such a child is there.
+            Some(Err(Errno::MFILE | Errno::NFILE)) => {
+                let uid = client.peer.uid;
+                let socket = client.into_socket();
+                return self.refuse(Some(uid), socket, &greeting::no_descriptor());
+            }
             Some(Err(_)) | None => None,
         };
         let watch = |fd, token| {

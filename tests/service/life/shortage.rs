@@ -86,6 +86,35 @@ fn a_service_without_descriptors_turns_programs_away_and_recovers() {
     Neighbour::exchange(beside, &peer).stop();
 }
 
+#[test]
+fn programs_hear_that_no_descriptor_is_left_when_another_has_taken_the_last() {
+    let _alone = alone();
+    let path = format!("@trunkline-test/{}/emptied", std::process::id());
+    let mut process = play("poor service", &path);
+    let () = process.hear();
+    let promotion = Promotion::Always;
+    let taker = Node::attach_with(&path, &AttachOptions { promotion }).unwrap();
+    let pd = taker.alloc_pd();
+    let _cqs: Vec<_> = (0..40).map_while(|_| taker.create_cq(8).ok()).collect();
+    let (mut nodes, mut taken, mut refused) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..60 {
+        match Node::attach(&path) {
+            Ok(node) => nodes.push(node),
+            Err(why) => refused.push(why.to_string()),
+        }
+        // Whoever was turned away has given a descriptor back. Memory that is promoted takes one.
+        let heap = Box::leak(vec![1_u8; 4 << 20].into_boxed_slice());
+        let at = NonNull::new(heap.as_mut_ptr()).unwrap();
+        // SAFETY: it is leaked, and nobody else looks at it.
+        taken.extend(unsafe { pd.register_foreign(at, 4 << 20, Access::ALL) });
+    }
+    println!("{} regions, {} refused", taken.len(), refused.len());
+    assert!(!refused.is_empty());
+    let clear = |why: &String| why.contains("LimitNOFILE");
+    assert!(refused.iter().all(clear), "{refused:#?}");
+    assert!(taker.health().down.is_none());
+}
+
 /// A program that has no descriptors any more.
 pub(super) fn client_without_descriptors(path: &str) {
     let end = Peer::of(Node::attach(path).unwrap());
