@@ -31,8 +31,8 @@ pub(super) const MOST_READ: usize = 64;
 /// ([`Engine::adopt_srq`](crate::engine::Engine::adopt_srq)).
 ///
 /// Messages get the receive that was posted last of those that were read off the ring, which is
-/// [so many](MOST_READ) more for each message: its memory, which the program has just read, is in
-/// the cache still, however many are posted. Verbs leave the order open.
+/// `MOST_READ` more for each message: its memory, which the program has just read, is in the cache
+/// still, however many are posted. Verbs leave the order open.
 #[derive(Debug)]
 pub struct SharedReceives<W> {
     pd: PdId,
