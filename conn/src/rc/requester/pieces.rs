@@ -30,10 +30,11 @@ impl Pieces {
 
     /// Where the piece with packet `packet` ends, of a READ of `packets`.
     pub(super) const fn end(self, packet: u32, packets: u32) -> u32 {
-        let (length, limit) = if packet < self.since {
-            (self.before, self.since)
+        let length = self.length_at(packet);
+        let limit = if packet < self.since {
+            self.since
         } else {
-            (self.length, packets)
+            packets
         };
         let rest = length - packet % length;
         if limit - packet < rest {
@@ -44,12 +45,15 @@ impl Pieces {
     }
 
     pub(super) const fn is_first(self, packet: u32) -> bool {
-        let length = if packet < self.since {
+        packet == self.since || packet.is_multiple_of(self.length_at(packet))
+    }
+
+    const fn length_at(self, packet: u32) -> u32 {
+        if packet < self.since {
             self.before
         } else {
             self.length
-        };
-        packet == self.since || packet.is_multiple_of(length)
+        }
     }
 }
 
