@@ -39,11 +39,16 @@ pub(super) struct Line {
 struct State {
     /// That of the last request.
     number: u32,
-    segments: SegmentTable,
-    /// Those that came, and that this process had no memory for. The service does not send them
-    /// again.
-    unmapped: HashMap<u32, (OwnedFd, u64)>,
+    segments: Segments,
     buffer: Box<[u8; MAX_MESSAGE]>,
+}
+
+/// The segments that the service sent, each of them once.
+#[derive(Default)]
+struct Segments {
+    mapped: SegmentTable,
+    /// Those that this process had no memory for.
+    unmapped: HashMap<u32, (OwnedFd, u64)>,
 }
 
 impl State {
@@ -65,8 +70,7 @@ impl Line {
             socket,
             state: Mutex::new(State {
                 number: 0,
-                segments: SegmentTable::new(),
-                unmapped: HashMap::new(),
+                segments: Segments::default(),
                 buffer: Box::new([0; MAX_MESSAGE]),
             }),
         })
@@ -94,18 +98,50 @@ impl Line {
         request: impl Into<Request>,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<Reply<T>, Error> {
-        self.life.check()?;
+        self.ask_with(&mut self.state(), request, descriptors)
+    }
+
+    /// Asks the service for a piece, which `place` finds in the answer with the bytes of its
+    /// segment, if that is new. Gives the piece and the other descriptor that came with it: that
+    /// of a segment comes first.
+    ///
+    /// The segment is taken up before any other request is asked, as the next answer may name it.
+    ///
+    /// # Errors
+    /// As [`ask`](Self::ask); or this process has no memory for the segment.
+    pub(super) fn ask_for_piece<T: TryFrom<Answer>>(
+        &self,
+        request: impl Into<Request>,
+        place: impl FnOnce(&T) -> (PieceName, Option<u64>),
+    ) -> Result<(T, Piece, Option<OwnedFd>), Error> {
         let mut state = self.state();
+        let (answer, [first, second]) = self.ask_with(&mut state, request, &[])?;
+        let (name, new_segment) = place(&answer);
+        let (segment, other) = match new_segment {
+            Some(bytes) => (first.map(|file| (file, bytes)), second),
+            None => (None, first),
+        };
+        let piece = self.resolve(&mut state.segments, name, segment)?;
+        Ok((answer, piece, other))
+    }
+
+    fn ask_with<T: TryFrom<Answer>>(
+        &self,
+        state: &mut State,
+        request: impl Into<Request>,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<Reply<T>, Error> {
+        self.life.check()?;
         let number = state.next_number();
         let request = request.into();
         let room = self.room_for_answer(&request)?;
         let message = request.to_bytes(number);
         if send_with_fds(self.socket(), &message, descriptors).is_err() {
             // It may have said why before it closed its end.
-            return Err(self.hear_end(&mut state));
+            return Err(self.hear_end(state));
         }
         drop(room);
-        let (answer, descriptors) = match self.hear(&mut state) {
+        let (answer, descriptors) = match self.hear(state) {
             Some((answered, answer, descriptors)) if answered == number => (answer, descriptors),
             Some((0, Answer::Detached(Detached { text, .. }), _))
             | Some((0, Answer::Refused(Refused { text, .. }), _)) => {
@@ -211,18 +247,18 @@ impl Line {
     }
 
     /// The piece of that name, whose segment may have come just now.
-    pub(super) fn resolve(
+    fn resolve(
         &self,
+        segments: &mut Segments,
         name: PieceName,
-        segment: Option<(OwnedFd, u64)>,
+        new: Option<(OwnedFd, u64)>,
     ) -> Result<Piece, Error> {
-        let mut state = self.state();
-        let came = segment.or_else(|| state.unmapped.remove(&name.segment));
+        let came = new.or_else(|| segments.unmapped.remove(&name.segment));
         if let Some((file, bytes)) = came {
-            match state.segments.add(name.segment, file.as_fd(), bytes) {
+            match segments.mapped.add(name.segment, file.as_fd(), bytes) {
                 Ok(()) => {}
                 Err(PieceNameError::Segment(SegmentError::System { error, .. })) => {
-                    state.unmapped.insert(name.segment, (file, bytes));
+                    segments.unmapped.insert(name.segment, (file, bytes));
                     return Err(Error::system("memory that is shared with the service")(
                         error,
                     ));
@@ -230,7 +266,7 @@ impl Line {
                 Err(error) => return Err(self.broken(&error.to_string())),
             }
         }
-        let piece = state.segments.resolve(name);
+        let piece = segments.mapped.resolve(name);
         piece.map_err(|error| self.broken(&error.to_string()))
     }
 

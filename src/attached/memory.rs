@@ -1,7 +1,7 @@
 //! Protection domains, regions and windows of the program.
 
-use super::Client;
 use super::promotion::Promotable;
+use super::{Client, words_of};
 use crate::error::Error;
 use crate::node::shared::Shared;
 use crate::platform::Reach;
@@ -138,19 +138,18 @@ impl Client {
         let Some(words) = words.filter(|words| *words > 0) else {
             return Ok(None);
         };
-        let allocated = self.line.ask::<MemoryAllocated>(AllocMemory { words }, &[]);
-        let (allocated, descriptors) = match allocated {
+        let place = |allocated: &MemoryAllocated| (allocated.piece, allocated.new_segment);
+        let allocated = self.line.ask_for_piece(AllocMemory { words }, place);
+        let (MemoryAllocated { memory, .. }, piece, _) = match allocated {
             Ok(allocated) => allocated,
             Err(Error::Refused { .. } | Error::Verbs(_)) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let (name, new_segment) = (allocated.piece, allocated.new_segment);
-        let (piece, _) = self.piece(name, new_segment, descriptors)?;
-        let region = Region::of_words(Arc::new(piece), Words::as_slice);
+        let region = Region::of_words(Arc::new(words_of(piece)), Words::as_slice);
         let region = region.part(0, length).expect("there are as many words");
         Ok(Some(Memory {
             region,
-            source: Source::Segment(allocated.memory),
+            source: Source::Segment(memory),
         }))
     }
 

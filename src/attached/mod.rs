@@ -30,7 +30,7 @@ use crate::node::Node;
 use crate::node::life::Life;
 use crate::node::shared::Shared;
 use bells::WorkerBells;
-use call::{Line, Reply};
+use call::Line;
 use events::Numbers;
 use promotion::Promoter;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -42,7 +42,6 @@ use trunkline_host::control::answers::{EventsWatched, RingGiven, Welcome};
 use trunkline_host::control::attributes::RingKind;
 use trunkline_host::control::requests::{Hello, Magic, RequestRing, WatchEvents};
 use trunkline_host::control::{Answer, Request, Text, VERSION};
-use trunkline_host::piece::PieceName;
 use trunkline_host::{Handle, Piece, Words};
 use trunkline_wire::Workers;
 use watcher::Watcher;
@@ -184,23 +183,12 @@ impl Client {
             object,
             worker,
         };
-        let (given, descriptors): Reply<RingGiven> = self.line.ask(request, &[])?;
-        self.piece(given.piece, given.new_segment, descriptors)
+        let place = |given: &RingGiven| (given.piece, given.new_segment);
+        let (_, piece, descriptor) = self.line.ask_for_piece(request, place)?;
+        Ok((words_of(piece), descriptor))
     }
+}
 
-    /// A piece that an answer names, and the other descriptor that came with it. The descriptor of
-    /// a segment that is new comes first.
-    fn piece(
-        &self,
-        name: PieceName,
-        new_segment: Option<u64>,
-        [first, second]: [Option<OwnedFd>; 2],
-    ) -> Result<(Words, Option<OwnedFd>), Error> {
-        let (segment, other) = match new_segment {
-            Some(bytes) => (first.map(|file| (file, bytes)), second),
-            None => (None, first),
-        };
-        let piece = self.line.resolve(name, segment)?;
-        Ok((Words::of(Arc::new(piece), Piece::as_slice), other))
-    }
+fn words_of(piece: Piece) -> Words {
+    Words::of(Arc::new(piece), Piece::as_slice)
 }

@@ -4,7 +4,7 @@ use super::peers::{Neighbour, Peer};
 use super::{alone, count, memory_files, new_service, play, within};
 use crate::common::service;
 use std::time::{Duration, Instant};
-use trunkline::{Node, QpAddress, Remote};
+use trunkline::{Access, Mr, Node, QpAddress, Remote};
 
 #[test]
 fn a_thousand_programs_one_after_the_other_leave_nothing() {
@@ -51,6 +51,28 @@ fn closing() -> bool {
     names
         .into_iter()
         .any(|name| name.starts_with("trunkline-close"))
+}
+
+#[test]
+fn threads_of_a_program_get_memory_of_segments_that_are_new_to_it_at_once() {
+    const THREADS: usize = 8;
+    const REGIONS: usize = 60;
+    // Seven of them take a segment: threads often hear of the same new one one after the other.
+    const BYTES: usize = 560 << 10;
+    let (_service, path) = new_service();
+    let node = Node::attach(&path).unwrap();
+    let pd = node.alloc_pd();
+    let register = |_| pd.register(BYTES, Access::ALL).unwrap();
+    let one_thread = || (0..REGIONS).map(register).collect::<Vec<Mr>>();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(one_thread)).collect();
+        let regions = threads
+            .into_iter()
+            .flat_map(|thread| thread.join().unwrap());
+        for (number, region) in regions.enumerate() {
+            region.write(BYTES - 8, &number.to_ne_bytes()).unwrap();
+        }
+    });
 }
 
 #[test]
