@@ -77,6 +77,8 @@ struct World {
     /// Packets sent, and the one of them that is lost.
     sent: u64,
     lost: Option<u64>,
+    /// Packets that came back.
+    answers: u64,
 }
 
 impl World {
@@ -107,6 +109,7 @@ impl World {
             free_at: 0,
             sent: 0,
             lost: None,
+            answers: 0,
         }
     }
 
@@ -146,7 +149,10 @@ impl World {
             match to_peer {
                 true if self.waiting() < DEEP => self.queues[qp].push_back(datagram),
                 true => {}
-                false => self.qps[qp].take(self.now, &datagram),
+                false => {
+                    self.answers += 1;
+                    self.qps[qp].take(self.now, &datagram);
+                }
             }
         }
     }
@@ -298,6 +304,27 @@ fn many_qps_do_not_overrun_a_slow_peer_with_reads() {
         // A request costs the peer as much as a packet of data here.
         let least_ns = (16 * count * packets) as u64 * SLOW_NS;
         assert!(world.now < least_ns + least_ns / 3, "{} ns", world.now);
+    }
+}
+
+/// The packet that fills a window asks for no acknowledgement where one before it has.
+#[test]
+fn few_packets_of_a_full_window_ask_for_an_acknowledgement() {
+    for (packet_ns, delay_ns, every) in [
+        (FAST_NS, RTT_NS / 2, 40),
+        (2 * FAST_NS, RTT_NS / 2, 40),
+        (5000, RTT_NS / 2, 40),
+        (SLOW_NS, 10_000, 5),
+    ] {
+        let mut world = World::new(1, packet_ns, |config| config);
+        world.delay_ns = delay_ns;
+        world.post(16, 1024, write());
+        world.run(16, 0);
+        let (packets, answers) = (world.sent, world.answers);
+        assert!(
+            answers * every < packets,
+            "{packet_ns} ns: {answers} of {packets}"
+        );
     }
 }
 

@@ -263,7 +263,8 @@ impl Requester {
         let ack_req = paced
             || last
             || self.unasked + 1 >= self.ask_after.min(window / ASKS_PER_WINDOW)
-            || in_flight + 1 >= window;
+            // It fills the window, and none of those that do has asked.
+            || in_flight + 1 >= window && self.unasked >= in_flight;
         Some(Next {
             psn,
             span: 1,
