@@ -4,7 +4,9 @@
 //! gets the next serial, so that a handle of what was there before finds nothing. What a client
 //! makes up finds nothing, or another object of the same client.
 
+use crate::budget::{Budget, Share, Spent};
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 /// Names an entry of a [`Table`].
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -17,10 +19,25 @@ pub struct Handle {
 
 /// A table holds as many entries as it may.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("the limit of {limit} entries is reached")]
-pub struct TableFull {
-    /// Most entries of the table.
-    pub limit: u32,
+pub enum TableFull {
+    /// By itself.
+    #[error("the limit of {limit} entries is reached")]
+    Own {
+        /// Most entries of the table.
+        limit: u32,
+    },
+    /// Beside the tables that it shares a budget with.
+    #[error("the limit of {limit} entries of several tables is reached")]
+    Shared {
+        /// Most entries of all of them.
+        limit: u64,
+    },
+}
+
+impl From<Spent> for TableFull {
+    fn from(Spent { limit }: Spent) -> Self {
+        Self::Shared { limit }
+    }
 }
 
 #[derive(Debug)]
@@ -45,6 +62,8 @@ pub struct Table<T> {
     free: Option<u32>,
     count: u32,
     limit: u32,
+    /// As much as there are entries, if others have some of the same.
+    share: Option<Share>,
 }
 
 impl<T> Table<T> {
@@ -56,6 +75,16 @@ impl<T> Table<T> {
             free: None,
             count: 0,
             limit,
+            share: None,
+        }
+    }
+
+    /// The same, of whose entries each takes one of a budget. What is not taken out of the table is
+    /// taken of the budget until the [`Drain`] is dropped.
+    pub fn sharing(limit: u32, budget: &Arc<Budget>) -> Self {
+        Self {
+            share: Some(Share::of(budget)),
+            ..Self::new(limit)
         }
     }
 
@@ -72,10 +101,14 @@ impl<T> Table<T> {
     /// Puts an entry in and names it. After 2^32 - 1 entries at the same place its serials repeat.
     ///
     /// # Errors
-    /// The table holds as many entries as it may; the entry is dropped.
+    /// The table holds as many entries as it may, or nothing is left of its budget; the entry is
+    /// dropped.
     pub fn insert(&mut self, entry: T) -> Result<Handle, TableFull> {
         if self.count == self.limit {
-            return Err(TableFull { limit: self.limit });
+            return Err(TableFull::Own { limit: self.limit });
+        }
+        if let Some(share) = &mut self.share {
+            share.grow(1)?;
         }
         self.count += 1;
         let Some(index) = self.free else {
@@ -125,6 +158,9 @@ impl<T> Table<T> {
         place.serial = place.serial.checked_add(1).unwrap_or(NonZeroU32::MIN);
         self.free = Some(handle.index);
         self.count -= 1;
+        if let Some(share) = &mut self.share {
+            share.shrink(1);
+        }
         match left {
             Content::Entry(entry) => Some(entry),
             Content::Free(_) => None,
@@ -133,21 +169,27 @@ impl<T> Table<T> {
 
     /// Ends the table: its entries come out in steps.
     pub fn into_drain(self) -> Drain<T> {
-        Drain(self.places)
+        Drain {
+            places: self.places,
+            _share: self.share,
+        }
     }
 }
 
 /// What is left of a table whose client is gone.
 #[derive(Debug)]
-pub struct Drain<T>(Vec<Place<T>>);
+pub struct Drain<T> {
+    places: Vec<Place<T>>,
+    _share: Option<Share>,
+}
 
 impl<T> Drain<T> {
     /// Takes entries out, those at the last places first. A step looks at no more than `most`
     /// places, so it takes a bounded time and may give fewer entries than that, or none. Entries
     /// that the caller leaves in the iterator are dropped with it.
     pub fn drain_some(&mut self, most: usize) -> impl Iterator<Item = T> {
-        let from = self.0.len().saturating_sub(most);
-        let step = self.0.drain(from..).rev();
+        let from = self.places.len().saturating_sub(most);
+        let step = self.places.drain(from..).rev();
         step.filter_map(|place| match place.content {
             Content::Entry(entry) => Some(entry),
             Content::Free(_) => None,
@@ -156,7 +198,7 @@ impl<T> Drain<T> {
 
     /// Whether all entries are out.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.places.is_empty()
     }
 }
 
@@ -205,11 +247,31 @@ mod tests {
     fn one_entry_more_than_the_limit_is_refused() {
         let mut table = Table::new(3);
         let handles = [0, 1, 2].map(|entry| table.insert(entry).unwrap());
-        assert_eq!(table.insert(3), Err(TableFull { limit: 3 }));
+        assert_eq!(table.insert(3), Err(TableFull::Own { limit: 3 }));
         table.remove(handles[1]).unwrap();
         table.insert(4).unwrap();
-        assert_eq!(table.insert(5), Err(TableFull { limit: 3 }));
-        assert_eq!(Table::new(0).insert(0), Err(TableFull { limit: 0 }));
+        assert_eq!(table.insert(5), Err(TableFull::Own { limit: 3 }));
+        assert_eq!(Table::new(0).insert(0), Err(TableFull::Own { limit: 0 }));
+    }
+
+    #[test]
+    fn entries_of_tables_that_share_a_budget_count_until_their_drain_is_gone() {
+        let budget = Arc::new(Budget::new(4));
+        let [mut first, mut second] = [3, 3].map(|limit| Table::sharing(limit, &budget));
+        let handles = [0, 1, 2].map(|entry| first.insert(entry).unwrap());
+        assert_eq!(first.insert(3), Err(TableFull::Own { limit: 3 }));
+        second.insert(4).unwrap();
+        assert_eq!(second.insert(5), Err(TableFull::Shared { limit: 4 }));
+        assert_eq!(second.len(), 1);
+        first.remove(handles[1]).unwrap();
+        assert_eq!(first.remove(handles[1]), None);
+        second.insert(6).unwrap();
+        assert!(second.insert(7).is_err());
+        let mut drain = first.into_drain();
+        assert_eq!(drain.drain_some(10).count(), 2);
+        assert!(second.insert(8).is_err());
+        drop(drain);
+        second.insert(9).unwrap();
     }
 
     #[test]

@@ -20,13 +20,13 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 pub struct Lent {
     mapping: Mapping,
     file: Arc<OwnedFd>,
-    _share: Share,
+    _bytes: Bytes,
 }
 
 /// Bytes of the client's quota, until it is dropped.
 #[derive(Debug)]
-struct Share {
-    bytes: u64,
+struct Bytes {
+    count: u64,
     of: Weak<Mutex<State>>,
 }
 
@@ -38,7 +38,7 @@ impl Lent {
         Self {
             mapping,
             file: Arc::new(file),
-            _share: Share { bytes, of },
+            _bytes: Bytes { count: bytes, of },
         }
     }
 
@@ -58,11 +58,11 @@ impl Lent {
     }
 }
 
-impl Drop for Share {
+impl Drop for Bytes {
     fn drop(&mut self) {
         if let Some(of) = self.of.upgrade() {
             let mut state = of.lock().unwrap_or_else(PoisonError::into_inner);
-            state.take_back(self.bytes);
+            state.take_back(self.count);
         }
     }
 }

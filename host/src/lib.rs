@@ -13,6 +13,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod budget;
 pub mod closer;
 pub mod control;
 mod free;
@@ -25,6 +26,7 @@ pub mod socket;
 pub mod wake;
 mod words;
 
+pub use budget::{Budget, Share};
 pub use closer::Closer;
 pub use handles::{Handle, Table};
 pub use lent::Lent;

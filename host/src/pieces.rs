@@ -17,10 +17,11 @@
 //! # Bounds
 //!
 //! A client has its segments mapped and may fill them all, so the quota bounds the sum of their
-//! lengths and not of the pieces. Pages that were touched stay with the client until it is gone: to
+//! lengths and not of the pieces, and so does a budget that it shares with others. Pages that were touched stay with the client until it is gone: to
 //! give them back takes the lock of the file (fallocate(2), madvise(2)), and whoever has the file
 //! may hold that for as long as he likes, by a write(2) of bytes that do not come.
 
+use crate::budget::{Budget, Share, Spent};
 use crate::free::{FreeRanges, Range};
 use crate::lent::Lent;
 use crate::piece::{Home, LINE, LINE_WORDS, Piece, PieceName};
@@ -49,6 +50,14 @@ pub enum PieceError {
         /// Most bytes of its segments.
         quota: u64,
     },
+    /// So would be those of all clients that share a budget.
+    #[error("{wanted} bytes more: {limit} bytes are all that several programs have together")]
+    Shared {
+        /// Bytes of the piece.
+        wanted: u64,
+        /// Most bytes of all segments.
+        limit: u64,
+    },
     /// No piece has so many words.
     #[error("a piece cannot have {words} words")]
     BadLength {
@@ -73,7 +82,7 @@ pub(crate) struct State {
     owned: Vec<Owned>,
     free: FreeRanges,
     /// Bytes of all segments.
-    taken: u64,
+    taken: Share,
     quota: u64,
 }
 
@@ -100,10 +109,15 @@ pub struct NewSegment {
 impl Pieces {
     /// For a client whose segments may have `quota` bytes together. No segment is made yet.
     pub fn new(quota: u64) -> Self {
+        Self::sharing(quota, &Arc::new(Budget::new(quota)))
+    }
+
+    /// The same for a client whose segments take of a budget of bytes that others take of, too.
+    pub fn sharing(quota: u64, budget: &Arc<Budget>) -> Self {
         Self(Arc::new(Mutex::new(State {
             owned: Vec::new(),
             free: FreeRanges::default(),
-            taken: 0,
+            taken: Share::of(budget),
             quota,
         })))
     }
@@ -156,7 +170,7 @@ impl Pieces {
 
     /// Bytes of all segments of the client: what counts against its quota.
     pub fn taken(&self) -> u64 {
-        self.state().taken
+        self.state().taken.amount()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -170,23 +184,15 @@ impl Pieces {
     /// for it.
     pub fn lend(&self, bytes: u64) -> Result<Lent, PieceError> {
         let mut state = self.state();
-        let (taken, quota) = (state.taken, state.quota);
-        if bytes > quota - taken {
-            return Err(PieceError::Quota {
-                wanted: bytes,
-                taken,
-                quota,
-            });
-        }
-        let segment = Segment::create(bytes)?;
-        state.taken += bytes;
+        state.check_quota(bytes)?;
+        let segment = state.segment_of(bytes, bytes)?;
         Ok(Lent::new(segment, Arc::downgrade(&self.0)))
     }
 
     /// Makes a segment with room for `lines` lines.
     fn add_segment(&self, state: &mut State, lines: u32) -> Result<(), PieceError> {
-        let bytes = state.next_length(u64::from(lines) * LINE)?;
-        let (file, mapping) = Segment::create(bytes)?.into_parts();
+        let (file, mapping) = state.next_segment(u64::from(lines) * LINE)?.into_parts();
+        let bytes = mapping.bytes();
         let number = state.owned.len() as u32;
         let home = Home {
             mapping,
@@ -198,7 +204,6 @@ impl Pieces {
             file: Some(Arc::new(file)),
             touched: 0,
         });
-        state.taken += bytes;
         state.free.give(Range {
             segment: number,
             start: 0,
@@ -209,22 +214,39 @@ impl Pieces {
 }
 
 impl State {
-    /// Bytes of the next segment, which is made for a piece of `wanted` bytes.
-    fn next_length(&self, wanted: u64) -> Result<u64, PieceError> {
+    /// The next segment, which is made for a piece of `wanted` bytes: of the usual length where the
+    /// quota and the budget leave that.
+    fn next_segment(&mut self, wanted: u64) -> Result<Segment, PieceError> {
         let page = segment::page();
-        let left = (self.quota - self.taken) / page * page;
         let least = wanted.next_multiple_of(page);
-        if least > left {
-            let (taken, quota) = (self.taken, self.quota);
-            return Err(PieceError::Quota {
-                wanted,
-                taken,
-                quota,
-            });
-        }
+        let left = self.check_quota(least)? / page * page;
         let doublings = self.owned.len().min(16);
         let usual = (FIRST_SEGMENT << doublings).min(LATE_SEGMENT);
-        Ok(usual.next_multiple_of(page).max(least).min(left))
+        let usual = usual.next_multiple_of(page).max(least).min(left);
+        match self.segment_of(usual, wanted) {
+            Err(PieceError::Shared { .. }) => self.segment_of(least, wanted),
+            made => made,
+        }
+    }
+
+    /// Bytes that the quota leaves, `wanted` at least.
+    fn check_quota(&self, wanted: u64) -> Result<u64, PieceError> {
+        let (taken, quota) = (self.taken.amount(), self.quota);
+        let left = quota - taken;
+        let refused = PieceError::Quota {
+            wanted,
+            taken,
+            quota,
+        };
+        (wanted <= left).then_some(left).ok_or(refused)
+    }
+
+    /// A segment of so many bytes, which count from now on, for a piece of `wanted` bytes.
+    fn segment_of(&mut self, bytes: u64, wanted: u64) -> Result<Segment, PieceError> {
+        let shared = |Spent { limit }| PieceError::Shared { wanted, limit };
+        self.taken.grow(bytes).map_err(shared)?;
+        let made = Segment::create(bytes);
+        Ok(made.inspect_err(|_| self.taken.shrink(bytes))?)
     }
 
     /// Makes a piece out of a range that was free. Gives the words of its segment that are to be
@@ -242,8 +264,8 @@ impl State {
     }
 
     /// Takes back bytes that were lent.
-    pub(crate) const fn take_back(&mut self, bytes: u64) {
-        self.taken -= bytes;
+    pub(crate) fn take_back(&mut self, bytes: u64) {
+        self.taken.shrink(bytes);
     }
 
     /// Takes back what a piece had.

@@ -7,6 +7,7 @@ use super::graves::Graves;
 use super::limits::Limits;
 use super::objects::{CqEntry, MrEntry, QpEntry, SrqEntry};
 use super::reply::{Refusal, Reply};
+use super::users::Budgets;
 use crate::verbs::mr::Pd;
 use crate::verbs::mw::Mw;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,7 +18,7 @@ use trunkline_host::closer::Closer;
 use trunkline_host::control::Answer;
 use trunkline_host::piece::PieceName;
 use trunkline_host::socket::{Peer, try_send_with_fds};
-use trunkline_host::{Lent, Piece, Pieces, Table, Words};
+use trunkline_host::{Lent, Piece, Pieces, Share, Table, Words};
 use trunkline_qpmap::Tenant;
 
 /// Most segments that a program is lent: each is a mapping and a descriptor of the service.
@@ -50,8 +51,6 @@ pub(super) struct Client {
     pub(super) judge: Option<JoinHandle<()>>,
     /// Its memory, if it gave a descriptor of that.
     pub(super) memory: Option<ProcessMemory>,
-    /// Bytes of it that are registered.
-    pub(super) foreign_bytes: u64,
     pub(super) closer: Closer,
     pub(super) events: ClientEvents,
     pub(super) belongings: Belongings,
@@ -76,6 +75,8 @@ pub(super) struct Belongings {
     pub(super) bells: Bells,
     pub(super) graves: Graves,
     pub(super) pieces: Pieces,
+    /// Bytes of the program's own memory that are registered.
+    pub(super) foreign: Share,
 }
 
 /// What a program of that user leaves: it is dropped in steps.
@@ -94,6 +95,7 @@ impl Client {
         peer: Peer,
         workers: u8,
         limits: &Limits,
+        budgets: &Budgets,
     ) -> Result<Self, OwnedFd> {
         let Ok(events) = ClientEvents::new() else {
             return Err(socket);
@@ -105,23 +107,23 @@ impl Client {
             stage: Stage::Silent,
             judge: None,
             memory: None,
-            foreign_bytes: 0,
             closer: Closer::new(),
             events,
             belongings: Belongings {
                 tenant: Tenant::OWN,
-                qps: Table::new(limits.qps),
-                srqs: Table::new(limits.cqs),
-                cqs: Table::new(limits.cqs),
-                mws: Table::new(limits.mrs),
-                mrs: Table::new(limits.mrs),
-                pds: Table::new(limits.mrs),
+                qps: Table::sharing(limits.qps, &budgets.qps),
+                srqs: Table::sharing(limits.cqs, &budgets.srqs),
+                cqs: Table::sharing(limits.cqs, &budgets.cqs),
+                mws: Table::sharing(limits.mrs, &budgets.mws),
+                mrs: Table::sharing(limits.mrs, &budgets.mrs),
+                pds: Table::sharing(limits.mrs, &budgets.pds),
                 memories: Table::new(limits.mrs),
                 lent: Table::new(MAX_LENT),
                 userfaults: 0,
                 bells: Bells::new(workers, limits.qps),
                 graves: Graves::default(),
-                pieces: Pieces::new(limits.segment_bytes),
+                pieces: Pieces::sharing(limits.segment_bytes, &budgets.segment_bytes),
+                foreign: Share::of(&budgets.registered_bytes),
             },
         })
     }
@@ -178,7 +180,7 @@ impl Client {
             qps: all.qps.len(),
             mrs: all.mrs.len(),
             mws: all.mws.len(),
-            foreign_bytes: self.foreign_bytes,
+            foreign_bytes: all.foreign.amount(),
             segment_bytes: all.pieces.taken(),
         }
     }

@@ -24,6 +24,16 @@ pub struct Limits {
     pub segment_bytes: u64,
     /// Bytes of other memory that a program has registered.
     pub registered_bytes: u64,
+    /// QPs of all programs of one user.
+    pub qps_per_user: u32,
+    /// CQs of all programs of one user, and as many SRQs.
+    pub cqs_per_user: u32,
+    /// Memory regions of all programs of one user, and as many windows and protection domains.
+    pub mrs_per_user: u32,
+    /// Bytes of the segments of all programs of one user.
+    pub segment_bytes_per_user: u64,
+    /// Bytes of other memory that all programs of one user have registered.
+    pub registered_bytes_per_user: u64,
     /// The only users whose programs are let in; empty: all.
     pub users: Vec<u32>,
     /// The users whose programs' memory workers reach by themselves.
@@ -51,6 +61,11 @@ impl Default for Limits {
             mrs: 1 << 16,
             segment_bytes: 1 << 30,
             registered_bytes: 1 << 40,
+            qps_per_user: 1 << 18,
+            cqs_per_user: 1 << 14,
+            mrs_per_user: 1 << 18,
+            segment_bytes_per_user: 1 << 34,
+            registered_bytes_per_user: 1 << 44,
             users: Vec::new(),
             trusted: Trusted::default(),
             weights: Vec::new(),

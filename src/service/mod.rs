@@ -29,6 +29,7 @@ mod spare;
 mod trust;
 mod turn;
 mod turned_away;
+mod users;
 
 pub use board::{ClientStatus, ServiceStatus};
 pub use hold::Hold;

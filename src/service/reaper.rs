@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use trunkline_dataplane::ProcessMemory;
 use trunkline_host::handles::Drain;
-use trunkline_host::{Lent, Piece, Pieces};
+use trunkline_host::{Lent, Piece, Pieces, Share};
 use trunkline_qpmap::Tenant;
 
 /// Objects that one step destroys at most.
@@ -36,6 +36,8 @@ pub(super) struct Reaper {
     /// The program ended in order.
     in_order: bool,
     tenant: Tenant,
+    /// Bytes of its memory that were registered, of the user's budget until the regions are gone.
+    _foreign: Share,
 }
 
 /// What a step leaves to do.
@@ -81,6 +83,7 @@ impl Reaper {
             uid: left.uid,
             in_order,
             tenant: all.tenant,
+            _foreign: all.foreign,
         }
     }
 

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use trunkline_host::control::answers::Failed;
 use trunkline_host::control::{Answer, Text};
+use trunkline_host::handles::TableFull;
 use trunkline_host::pieces::{NewSegment, PieceError};
 use trunkline_qpmap::VerbsError;
 
@@ -54,6 +55,14 @@ impl Refusal {
         Self::Other { errno, text }
     }
 
+    /// All programs of the user may have `limit` together, and that is taken.
+    pub(super) fn user_has_all(what: &str, limit: u64) -> Self {
+        Self::Other {
+            errno: ENOMEM,
+            text: format!("no more {what}: the limit of all programs of the user is {limit}"),
+        }
+    }
+
     /// `renamed`: with the program's names of objects.
     pub(super) fn to_answer(&self, renamed: impl FnOnce(VerbsError) -> VerbsError) -> Answer {
         let failed = match self {
@@ -95,6 +104,9 @@ impl From<Error> for Refusal {
 
 impl From<PieceError> for Refusal {
     fn from(error: PieceError) -> Self {
+        if let PieceError::Shared { limit, .. } = error {
+            return Self::user_has_all("bytes of segments", limit);
+        }
         Self::Other {
             errno: ENOMEM,
             text: error.to_string(),
@@ -112,9 +124,14 @@ impl From<std::io::Error> for Refusal {
 }
 
 /// A table holds as many entries as it may.
-impl From<(&'static str, trunkline_host::handles::TableFull)> for Refusal {
-    fn from((what, full): (&'static str, trunkline_host::handles::TableFull)) -> Self {
-        let limit = full.limit.into();
-        VerbsError::Limit { what, limit }.into()
+impl From<(&'static str, TableFull)> for Refusal {
+    fn from((what, full): (&'static str, TableFull)) -> Self {
+        match full {
+            TableFull::Own { limit } => {
+                let limit = limit.into();
+                VerbsError::Limit { what, limit }.into()
+            }
+            TableFull::Shared { limit } => Self::user_has_all(what, limit),
+        }
     }
 }

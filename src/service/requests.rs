@@ -20,6 +20,7 @@ use trunkline_host::control::answers::{
 use trunkline_host::control::attributes::{PortState as Told, RingKind};
 use trunkline_host::control::requests::{RequestRing, WatchEvents};
 use trunkline_host::control::{Request, Text};
+use trunkline_host::handles::TableFull;
 use trunkline_qpmap::VerbsError;
 
 /// A request is answered or refused.
@@ -119,26 +120,30 @@ impl Desk<'_> {
     fn query_device(&self) -> Answered {
         let device = self.node.device_attributes()?;
         let limits = self.limits;
-        let max_qp = device.max_qp.min(limits.qps);
+        let max_qp = device.max_qp.min(limits.qps).min(limits.qps_per_user);
+        let max_cq = limits.cqs.min(limits.cqs_per_user);
+        let max_mr = limits.mrs.min(limits.mrs_per_user);
+        let registered = limits.registered_bytes;
+        let registered = registered.min(limits.registered_bytes_per_user);
         Ok(DeviceQueried {
             fw_ver: Text::clipped(device.fw_ver),
             node_guid: device.node_guid,
             gid: self.node.gid(),
-            max_mr_size: device.max_mr_size.min(limits.registered_bytes),
+            max_mr_size: device.max_mr_size.min(registered),
             page_size_cap: device.page_size_cap,
             max_qp,
             max_qp_wr: device.max_qp_wr,
             max_sge: device.max_sge,
             max_inline: device.max_inline,
-            max_cq: device.max_cq.min(limits.cqs),
+            max_cq: device.max_cq.min(max_cq),
             max_cqe: device.max_cqe.min(limits.cqe),
-            max_mr: device.max_mr.min(limits.mrs),
-            max_pd: device.max_pd.min(limits.mrs),
+            max_mr: device.max_mr.min(max_mr),
+            max_pd: device.max_pd.min(max_mr),
             max_qp_rd_atom: device.max_qp_rd_atom,
             max_qp_init_rd_atom: device.max_qp_init_rd_atom,
             max_res_rd_atom: u64::from(max_qp) * u64::from(device.max_qp_rd_atom),
             atomic_cap: AtomicCap::Hca as u8,
-            max_srq: device.max_srq.min(limits.cqs),
+            max_srq: device.max_srq.min(max_cq),
             max_srq_wr: device.max_srq_wr,
             max_srq_sge: device.max_srq_sge,
             max_pkeys: device.max_pkeys,
@@ -177,7 +182,7 @@ fn done() -> Answered {
 }
 
 /// The refusal of one object more than a program may have.
-fn full(what: &'static str) -> impl Fn(trunkline_host::handles::TableFull) -> Refusal {
+fn full(what: &'static str) -> impl Fn(TableFull) -> Refusal {
     move |full| (what, full).into()
 }
 

@@ -11,6 +11,7 @@ use super::reaper::{Left, Reaper, Remains};
 use super::shortage::{REMEDY, Shortage};
 use super::turn::{Answered, Parting, Turn, attach, deliver, hear};
 use super::turned_away::TurnedAway;
+use super::users::Users;
 use crate::error::Error;
 use crate::node::Node;
 use crate::observe::log;
@@ -61,6 +62,7 @@ pub(super) struct Server {
     node: Node,
     listener: Listener,
     limits: Limits,
+    budgets: Users,
     board: Arc<Board>,
     wake: Arc<OwnedFd>,
     epoll: OwnedFd,
@@ -132,6 +134,7 @@ impl Server {
             node,
             listener,
             limits,
+            budgets: Users::default(),
             board,
             judges: Judges::new(Arc::clone(&wake)),
             wake,
@@ -251,7 +254,8 @@ impl Server {
                 continue;
             }
             let workers = self.node.workers().count();
-            match Client::new(socket, peer, workers, &self.limits) {
+            let budgets = self.budgets.budgets(peer.uid, &self.limits);
+            match Client::new(socket, peer, workers, &self.limits, budgets) {
                 Ok(client) => self.enter(client),
                 // No descriptor is left for its events.
                 Err(socket) => self.refuse(Some(peer.uid), socket, &greeting::no_descriptor()),

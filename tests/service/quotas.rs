@@ -3,8 +3,9 @@
 use super::raw::{Raw, hello, own_memory, qp_of};
 use super::{Neighbours, is_clean, service, still_serves, until};
 use std::os::fd::AsFd;
-use std::time::Duration;
-use trunkline::Access;
+use std::time::{Duration, Instant};
+use trunkline::{Access, Node};
+use trunkline_host::Handle;
 use trunkline_host::control::attributes::{MwKind, Reason, RegionPlace};
 use trunkline_host::control::requests as ask;
 use trunkline_host::control::{Answer, Request, VERSION};
@@ -30,11 +31,7 @@ fn each_quota_is_refused_by_its_name_and_what_is_freed_can_be_had_again() {
         limits.registered_bytes = 10_000;
     });
     let mut neighbours = Neighbours::of(&all.1);
-    let mut raw = Raw::connect(&all.1);
-    let bytes = Request::from(hello(VERSION)).to_bytes(1);
-    raw.send(&bytes, &[own_memory().as_fd()]);
-    assert!(matches!(raw.hear(), Some((1, Answer::Welcome(_)))));
-    let (pd, cq) = (raw.pd(), raw.cq(16));
+    let (mut raw, pd, cq) = attached(&all.1);
     assert_eq!(as_many_as_possible(&mut raw, ask::AllocPd {}).0, 3);
     assert_eq!(
         as_many_as_possible(&mut raw, ask::CreateCq { depth: 1 }).0,
@@ -89,6 +86,134 @@ fn each_quota_is_refused_by_its_name_and_what_is_freed_can_be_had_again() {
     neighbours.exchange();
     drop((raw, neighbours));
     still_serves(&all);
+    is_clean(&all.0);
+}
+
+/// A program that says where its memory is, with a PD and a CQ, once what others of its user had
+/// leaves it as much.
+fn attached(path: &str) -> (Raw, Handle, Handle) {
+    let mut raw = Raw::connect(path);
+    let bytes = Request::from(hello(VERSION)).to_bytes(1);
+    raw.send(&bytes, &[own_memory().as_fd()]);
+    assert!(matches!(raw.hear(), Some((1, Answer::Welcome(_)))));
+    let start = Instant::now();
+    loop {
+        let pd = raw.ask(ask::AllocPd {});
+        let cq = raw.ask(ask::CreateCq { depth: 16 });
+        if let (Answer::PdAllocated(pd), Answer::CqCreated(cq)) = (&pd, &cq) {
+            return (raw, pd.pd, cq.cq);
+        }
+        if let Answer::PdAllocated(allocated) = pd {
+            raw.ask(ask::DeallocPd { pd: allocated.pd });
+        }
+        if let Answer::CqCreated(created) = cq {
+            raw.ask(ask::DestroyCq { cq: created.cq });
+        }
+        assert!(
+            start.elapsed() < Duration::from_secs(5),
+            "all is given back"
+        );
+    }
+}
+
+/// How many windows a program can have, which it frees again.
+fn windows(raw: &mut Raw, pd: Handle) -> usize {
+    let kind = MwKind::Type1;
+    let allocate = || match raw.ask(ask::AllocMw { pd, kind }) {
+        Answer::MwAllocated(allocated) => Some(allocated.mw),
+        _ => None,
+    };
+    let all: Vec<Handle> = std::iter::from_fn(allocate).collect();
+    for mw in &all {
+        raw.ask(ask::DeallocMw { mw: *mw });
+    }
+    all.len()
+}
+
+#[test]
+fn programs_of_a_user_have_no_more_together_than_its_quotas_and_leave_it_all() {
+    let all = service(|limits| {
+        limits.qps_per_user = 5;
+        limits.cqs_per_user = 3;
+        limits.mrs_per_user = 4;
+        limits.registered_bytes_per_user = 10_000;
+    });
+    for _ in 0..20 {
+        let [(mut first, pd, cq), (mut second, other_pd, other_cq)] =
+            [0, 1].map(|_| attached(&all.1));
+        let start = Instant::now();
+        while windows(&mut first, pd) < 4 {
+            assert!(
+                start.elapsed() < Duration::from_secs(5),
+                "all is given back"
+            );
+        }
+        let mut both = |requests: [Request; 2], most: usize, limit: &str| {
+            let [of_first, of_second] = requests;
+            assert!(!matches!(second.ask(of_second), Answer::Failed(_)));
+            let (count, _) = as_many_as_possible(&mut first, of_first);
+            let (more, why) = as_many_as_possible(&mut second, of_second);
+            assert_eq!((count, more), (most - 1, 0), "{why}");
+            let text = format!("the limit of all programs of the user is {limit}");
+            assert!(why.contains(&text), "{why}");
+        };
+        let of = [(pd, cq), (other_pd, other_cq)];
+        both(of.map(|(pd, cq)| qp_of(pd, cq, None).into()), 5, "5");
+        let window = |pd| ask::AllocMw {
+            pd,
+            kind: MwKind::Type1,
+        };
+        both(of.map(|(pd, _)| window(pd).into()), 4, "4");
+        let srq = |pd| ask::CreateSrq {
+            pd,
+            max_wr: 4,
+            max_sge: 1,
+        };
+        both(of.map(|(pd, _)| srq(pd).into()), 3, "3");
+        let region = |pd| ask::RegisterMr {
+            pd,
+            iova: 0,
+            length: 3000,
+            access: Access::ALL,
+            place: RegionPlace::Foreign { addr: 4096 },
+        };
+        both(of.map(|(pd, _)| region(pd).into()), 3, "10000");
+        let (pds, _) = as_many_as_possible(&mut first, ask::AllocPd {});
+        let (cqs, _) = as_many_as_possible(&mut second, ask::CreateCq { depth: 1 });
+        assert_eq!((pds, cqs), (2, 1), "beside those that each has");
+    }
+    still_serves(&all);
+    is_clean(&all.0);
+}
+
+#[test]
+fn segments_of_a_users_programs_have_no_more_bytes_together_than_its_quota() {
+    let all = service(|limits| limits.segment_bytes_per_user = 1 << 20);
+    let piece = ask::AllocMemory { words: 1 << 13 };
+    let most = {
+        let mut programs = [0, 1].map(|_| attached(&all.1).0);
+        let [(first, _), (second, why)] = programs
+            .each_mut()
+            .map(|raw| as_many_as_possible(raw, piece));
+        assert!(
+            first + second < 16,
+            "{first} and {second} pieces of 64 KiB, of 16"
+        );
+        assert!(why.contains("all programs of the user is 1048576"), "{why}");
+        first
+    };
+    // What they had is unmapped, sooner or later.
+    let start = Instant::now();
+    loop {
+        let mut raw = Raw::attach(&all.1);
+        if as_many_as_possible(&mut raw, piece).0 >= most {
+            break;
+        }
+        assert!(
+            start.elapsed() < Duration::from_secs(5),
+            "all is given back"
+        );
+    }
     is_clean(&all.0);
 }
 
@@ -163,14 +288,23 @@ fn regions_that_were_refused_changed_leave_the_count_of_bytes_right() {
 #[test]
 fn programs_beyond_the_limit_are_turned_away_and_let_in_when_there_is_room() {
     let all = service(|limits| limits.clients = 2);
+    // What those before had is closed, sooner or later; the service has nothing else to do.
+    let let_in = || {
+        let start = Instant::now();
+        loop {
+            if let Ok(node) = Node::attach(&all.1) {
+                return node;
+            }
+            assert!(start.elapsed() < Duration::from_secs(5), "there is room");
+        }
+    };
     for pause in [0, 0, 50, 200] {
-        let inside = [Raw::attach(&all.1), Raw::attach(&all.1)];
+        let inside = [let_in(), let_in()];
         let mut third = Raw::connect(&all.1);
         assert_eq!(third.end().0, Reason::TooManyClients);
         drop(inside);
         until("they are gone", || all.0.clients().is_empty());
-        // What they had is closed, sooner or later; the service has nothing else to do.
-        std::thread::sleep(Duration::from_millis(200 + pause));
+        std::thread::sleep(Duration::from_millis(pause));
     }
     is_clean(&all.0);
 }

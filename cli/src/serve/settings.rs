@@ -87,6 +87,30 @@ pub(super) struct Flags {
     #[arg(help = BYTES.help("Most bytes of other memory of a program", " [default: 1024G]"))]
     #[serde(deserialize_with = "bytes")]
     registered_bytes: Option<u64>,
+    #[arg(long, value_parser = COUNT.count::<u32>(), allow_negative_numbers = true)]
+    #[arg(help = COUNT.help("Most QPs of one user's programs together", " [default: 262144]"))]
+    qps_per_user: Option<u32>,
+    #[arg(long, value_parser = COUNT.count::<u32>(), allow_negative_numbers = true)]
+    #[arg(help = COUNT.help("Most CQs of one user's programs, and SRQs", " [default: 16384]"))]
+    cqs_per_user: Option<u32>,
+    #[arg(long, value_parser = COUNT.count::<u32>(), allow_negative_numbers = true)]
+    #[arg(help = COUNT.help(
+        "Most memory regions of one user's programs, windows and protection domains",
+        " [default: 262144]"
+    ))]
+    mrs_per_user: Option<u32>,
+    #[arg(long, value_name = "BYTES", value_parser = BYTES.bytes(), allow_negative_numbers = true)]
+    #[arg(help = BYTES.help(
+        "Most bytes that one user's programs share with the service", " [default: 16G]"
+    ))]
+    #[serde(deserialize_with = "bytes")]
+    segment_bytes_per_user: Option<u64>,
+    #[arg(long, value_name = "BYTES", value_parser = BYTES.bytes(), allow_negative_numbers = true)]
+    #[arg(help = BYTES.help(
+        "Most bytes of other memory of one user's programs", " [default: 16384G]"
+    ))]
+    #[serde(deserialize_with = "bytes")]
+    registered_bytes_per_user: Option<u64>,
 }
 
 /// Who is trusted, as options name it.
@@ -212,31 +236,14 @@ impl Settings {
             None => Flags::default(),
         };
         let mut limits = Limits::default();
-        for (limit, flag, of_file) in [
-            (&mut limits.clients, flags.programs, file.programs),
-            (
-                &mut limits.clients_per_user,
-                flags.programs_per_user,
-                file.programs_per_user,
-            ),
-            (&mut limits.qps, flags.qps, file.qps),
-            (&mut limits.cqs, flags.cqs, file.cqs),
-            (&mut limits.mrs, flags.mrs, file.mrs),
-        ] {
+        let counts = counts(&mut limits);
+        let set = flags.counts().into_iter().zip(file.counts());
+        for (limit, ((_, flag, _), (_, of_file, _))) in counts.into_iter().zip(set) {
             *limit = flag.or(of_file).unwrap_or(*limit);
         }
-        for (limit, flag, of_file) in [
-            (
-                &mut limits.segment_bytes,
-                flags.segment_bytes,
-                file.segment_bytes,
-            ),
-            (
-                &mut limits.registered_bytes,
-                flags.registered_bytes,
-                file.registered_bytes,
-            ),
-        ] {
+        let sizes = sizes(&mut limits);
+        let set = flags.sizes().into_iter().zip(file.sizes());
+        for (limit, (flag, of_file)) in sizes.into_iter().zip(set) {
             *limit = flag.or(of_file).unwrap_or(*limit);
         }
         if let Some(trust) = flags.trust.or(file.trust) {
@@ -257,6 +264,30 @@ impl Settings {
             limits,
         })
     }
+}
+
+/// The limits that are counts, in the order of [`Flags::counts`].
+const fn counts(limits: &mut Limits) -> [&mut u32; 8] {
+    [
+        &mut limits.clients,
+        &mut limits.clients_per_user,
+        &mut limits.qps,
+        &mut limits.cqs,
+        &mut limits.mrs,
+        &mut limits.qps_per_user,
+        &mut limits.cqs_per_user,
+        &mut limits.mrs_per_user,
+    ]
+}
+
+/// The limits that are bytes, in the order of [`Flags::sizes`].
+const fn sizes(limits: &mut Limits) -> [&mut u64; 4] {
+    [
+        &mut limits.segment_bytes,
+        &mut limits.registered_bytes,
+        &mut limits.segment_bytes_per_user,
+        &mut limits.registered_bytes_per_user,
+    ]
 }
 
 /// What the command line repeats, if anything, and else what the file does.
@@ -324,22 +355,38 @@ fn read(path: &Path) -> Result<Flags> {
 }
 
 impl Flags {
+    /// The limits that are counts, with their names and ranges.
+    const fn counts(&self) -> [(&'static str, Option<u32>, Range<u64>); 8] {
+        [
+            ("programs", self.programs, COUNT),
+            ("programs-per-user", self.programs_per_user, COUNT),
+            ("qps", self.qps, QPS),
+            ("cqs", self.cqs, COUNT),
+            ("mrs", self.mrs, COUNT),
+            ("qps-per-user", self.qps_per_user, COUNT),
+            ("cqs-per-user", self.cqs_per_user, COUNT),
+            ("mrs-per-user", self.mrs_per_user, COUNT),
+        ]
+    }
+
+    /// The limits that are bytes.
+    const fn sizes(&self) -> [Option<u64>; 4] {
+        [
+            self.segment_bytes,
+            self.registered_bytes,
+            self.segment_bytes_per_user,
+            self.registered_bytes_per_user,
+        ]
+    }
+
     /// Checks what the command line checks by itself.
     fn check(&self, path: &Path) -> Result<()> {
-        let ranges = [
-            ("workers", self.workers.map(u64::from), WORKERS),
-            ("connections", self.connections.map(u64::from), CONNECTIONS),
-            ("programs", self.programs.map(u64::from), COUNT),
-            (
-                "programs-per-user",
-                self.programs_per_user.map(u64::from),
-                COUNT,
-            ),
-            ("qps", self.qps.map(u64::from), QPS),
-            ("cqs", self.cqs.map(u64::from), COUNT),
-            ("mrs", self.mrs.map(u64::from), COUNT),
+        let threads = [
+            ("workers", self.workers.map(u32::from), WORKERS),
+            ("connections", self.connections, CONNECTIONS),
         ];
-        for (what, value, range) in ranges {
+        for (what, value, range) in threads.into_iter().chain(self.counts()) {
+            let value = value.map(u64::from);
             if let Some(Err(why)) = value.map(|value| range.check(value)) {
                 return Err(wrong(format!("{}: {what}: {why}", path.display())));
             }

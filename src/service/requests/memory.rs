@@ -11,6 +11,7 @@ use crate::verbs::mr::Pd;
 use std::sync::Arc;
 use trunkline_dataplane::process::page_size;
 use trunkline_dataplane::{PartedRegion, ProcessRegion, Region, promotion};
+use trunkline_host::budget::Spent;
 use trunkline_host::control::answers::{
     MemoryAllocated, MemoryLent, MrRegistered, MwAllocated, PdAllocated, UserfaultOpened,
 };
@@ -153,28 +154,40 @@ impl Desk<'_> {
         }
     }
 
-    /// Whether the program may register so many bytes more of its own memory, which takes `less`
-    /// bytes off.
-    fn check_foreign(&self, reach: &Reach, less: u64) -> Result<(), Refusal> {
-        let more = reach.foreign_bytes();
-        let sum = (self.client.foreign_bytes - less).saturating_add(more);
+    /// Counts the bytes of the program's own memory in a region that has `before` of them counted.
+    /// Gives how many it has more.
+    ///
+    /// # Errors
+    /// The program, or all of its user, may not register so many.
+    fn count_foreign(&mut self, reach: &Reach, before: u64) -> Result<u64, Refusal> {
+        let what = "bytes of registered memory";
+        let foreign = &mut self.client.belongings.foreign;
+        let more = reach.foreign_bytes().saturating_sub(before);
         let limit = self.limits.registered_bytes;
-        if sum > limit {
-            let what = "bytes of registered memory";
+        if foreign.amount().saturating_add(more) > limit {
             return Err(VerbsError::Limit { what, limit }.into());
         }
-        Ok(())
+        let spent = |Spent { limit }| Refusal::user_has_all(what, limit);
+        foreign.grow(more).map_err(spent)?;
+        Ok(more)
     }
 
     pub(super) fn register_mr(&mut self, request: &RegisterMr) -> Answered {
         let reach = self.reach(request.place, request.length)?;
-        self.check_foreign(&reach, 0)?;
+        let counted = self.count_foreign(&reach, 0)?;
+        let answer = self.register(request, reach);
+        if answer.is_err() {
+            self.client.belongings.foreign.shrink(counted);
+        }
+        answer
+    }
+
+    fn register(&mut self, request: &RegisterMr, reach: Reach) -> Answered {
         let pd = self.pd(request.pd)?;
         let entry = MrEntry::register(pd, reach, request.iova, request.access)?;
-        let (keys, foreign) = (entry.keys, entry.foreign_bytes());
+        let keys = entry.keys;
         let inserted = self.client.belongings.mrs.insert(entry);
         let mr = inserted.map_err(full("memory regions"))?;
-        self.client.foreign_bytes += foreign;
         Ok(registered(mr, keys))
     }
 
@@ -185,13 +198,17 @@ impl Desk<'_> {
             None => None,
         };
         let before = entry!(self.client.belongings.mrs, request.mr, "MR")?.foreign_bytes();
-        if let Some(reach) = &reach {
-            self.check_foreign(reach, before)?;
-        }
+        let counted = match &reach {
+            Some(reach) => self.count_foreign(reach, before)?,
+            None => 0,
+        };
         let entry = entry!(mut self.client.belongings.mrs, request.mr, "MR")?;
         let changed = entry.reregister(&pd, reach, request.iova, request.access);
         let (keys, after) = (entry.keys, entry.foreign_bytes());
-        self.client.foreign_bytes = self.client.foreign_bytes - before + after;
+        self.client
+            .belongings
+            .foreign
+            .shrink(before + counted - after);
         changed?;
         Ok(registered(request.mr, keys))
     }
@@ -201,8 +218,10 @@ impl Desk<'_> {
         if !unbind {
             entry.deregister()?;
         }
-        self.client.foreign_bytes -= entry.foreign_bytes();
-        drop(self.client.belongings.mrs.remove(mr));
+        let foreign = entry.foreign_bytes();
+        let all = &mut self.client.belongings;
+        all.foreign.shrink(foreign);
+        drop(all.mrs.remove(mr));
         done()
     }
 
