@@ -79,10 +79,19 @@ pub(super) struct Belongings {
     pub(super) foreign: Share,
 }
 
+/// The last that is said to a program, which lets go of its memory when it hears that: so nobody
+/// may touch that any more.
+#[derive(Debug)]
+pub(super) struct Farewell {
+    socket: OwnedFd,
+    message: Vec<u8>,
+}
+
 /// What a program of that user leaves: it is dropped in steps.
 #[derive(Debug)]
 pub(super) struct Estate {
     pub(super) uid: u32,
+    pub(super) farewell: Farewell,
     pub(super) memory: Option<ProcessMemory>,
     pub(super) belongings: Belongings,
 }
@@ -154,14 +163,21 @@ impl Client {
         sent
     }
 
-    /// What it leaves: what may be busy with its descriptors still, and its belongings. Its socket
-    /// and its events are among what is to be closed.
-    pub(super) fn into_parts(self) -> (Option<JoinHandle<()>>, Closer, Estate) {
+    /// What it leaves: what may be busy with its descriptors still, and its belongings. It is to
+    /// hear the `last` answer. Its events are among what is to be closed.
+    pub(super) fn into_parts(
+        self,
+        number: u32,
+        last: &Answer,
+    ) -> (Option<JoinHandle<()>>, Closer, Estate) {
         let mut belongings = self.belongings;
         belongings.graves.bury(self.events.into_fds());
-        belongings.graves.bury([self.socket]);
         let estate = Estate {
             uid: self.peer.uid,
+            farewell: Farewell {
+                socket: self.socket,
+                message: last.to_bytes(number),
+            },
             memory: self.memory,
             belongings,
         };
@@ -183,6 +199,15 @@ impl Client {
             foreign_bytes: all.foreign.amount(),
             segment_bytes: all.pieces.taken(),
         }
+    }
+}
+
+impl Farewell {
+    /// Says it. Gives the socket, which is to be closed.
+    pub(super) fn say(self) -> OwnedFd {
+        // The program may be gone, or not read.
+        let _ = try_send_with_fds(self.socket.as_fd(), &self.message, &[]);
+        self.socket
     }
 }
 

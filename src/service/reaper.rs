@@ -1,6 +1,6 @@
 //! The end of what a program had: some of it at a time, so that others are served in between.
 
-use super::client::{Belongings, Estate};
+use super::client::{Belongings, Estate, Farewell};
 use super::events::Owners;
 use super::graves::Graves;
 use super::objects::{CqEntry, MrEntry, QpEntry, SrqEntry};
@@ -26,6 +26,8 @@ pub(super) struct Reaper {
     cqs: Drain<CqEntry>,
     mws: Drain<Mw>,
     mrs: Drain<MrEntry>,
+    /// Said once its regions are gone.
+    farewell: Option<Farewell>,
     pds: Drain<Pd>,
     memories: Drain<Arc<Piece>>,
     lent: Drain<Arc<Lent>>,
@@ -74,6 +76,7 @@ impl Reaper {
             cqs: all.cqs.into_drain(),
             mws: all.mws.into_drain(),
             mrs: all.mrs.into_drain(),
+            farewell: Some(left.farewell),
             pds: all.pds.into_drain(),
             memories: all.memories.into_drain(),
             lent: all.lent.into_drain(),
@@ -115,6 +118,8 @@ impl Reaper {
             self.mws.drain_some(STEP).for_each(drop);
         } else if !self.mrs.is_empty() {
             self.mrs.drain_some(STEP).for_each(drop);
+        } else if let Some(farewell) = self.farewell.take() {
+            self.graves.bury([farewell.say()]);
         } else if !self.pds.is_empty() {
             self.pds.drain_some(STEP).for_each(drop);
         } else if !self.memories.is_empty() {

@@ -463,7 +463,7 @@ impl Server {
         }
     }
 
-    /// Parts with a program: says why, and leaves what it has to the reaper.
+    /// Parts with a program: leaves what it has to the reaper, which says why.
     fn part_with(&mut self, token: u64, parting: &Parting) {
         let Some(attached) = self.clients.remove(&token) else {
             return;
@@ -474,7 +474,6 @@ impl Server {
             Stage::Attached => Detached { reason, text }.into(),
             Stage::Silent | Stage::Judged | Stage::Holding => Refused { reason, text }.into(),
         };
-        client.send(parting.number, &last.into());
         let _ = epoll::delete(&self.epoll, client.socket());
         if let Some(process) = process {
             let _ = epoll::delete(&self.epoll, &process);
@@ -485,7 +484,7 @@ impl Server {
         }
         log::parted(&client.status(), &parting.text, parting.is_violation());
         let uid = client.peer.uid;
-        let (judge, closer, left) = client.into_parts();
+        let (judge, closer, left) = client.into_parts(parting.number, &last);
         let busy = [judge.map(Closing::Thread), Some(Closing::Closer(closer))];
         let busy = busy.into_iter().flatten();
         let busy = busy.filter(|closing| !closing.is_over());

@@ -5,9 +5,14 @@ use super::{Process, alone, new_service, play, within};
 use crate::common::address;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
-use trunkline::{Cq, Down, Event, Node, Qp, QpOptions, SendWr};
+use trunkline::service::Service;
+use trunkline::{
+    Access, AttachOptions, Cq, Down, Event, Node, Promotion, Qp, QpOptions, SendWr, Status,
+};
 
 /// Longest that a program may take to hear of the end.
 const HEARD: Duration = Duration::from_secs(1);
@@ -208,4 +213,64 @@ fn serving_time() -> Duration {
         first.and_then(|used| used.parse().ok()).unwrap_or(0)
     });
     Duration::from_nanos(used.sum())
+}
+
+/// Bytes of it that are not 0.
+fn written(memory: &[AtomicU64]) -> usize {
+    let words = memory.iter().map(|word| word.load(Ordering::Relaxed));
+    words.filter(|word| *word != 0).count()
+}
+
+/// Memory of a program that a peer writes to, when the program has let go of it after an `end`.
+fn written_after(end: impl FnOnce(&Node, Service) + Send) -> usize {
+    /// They are destroyed before the one that the peer writes by.
+    const QPS: usize = 3000;
+    let (service, path) = new_service();
+    let promotion = Promotion::Never;
+    let program = Peer::of(Node::attach_with(&path, &AttachOptions { promotion }).unwrap());
+    let (peer, (qp, cq)) = (Peer::new(), program.qp());
+    let (to, of_peer) = peer.qp();
+    qp.connect(to.address()).unwrap();
+    to.connect(qp.address()).unwrap();
+    let options = QpOptions::default();
+    let others = (0..QPS).map(|_| program.pd.create_qp(&cq, &cq, &options).unwrap());
+    let _others: Vec<Qp> = others.collect();
+    let memory: &[AtomicU64] = Vec::leak((0..512).map(|_| AtomicU64::new(0)).collect());
+    let at = NonNull::from(memory).cast();
+    // SAFETY: it is leaked, and all look at it as at atomics.
+    let mr = unsafe { program.pd.register_foreign(at, 4096, Access::ALL) }.unwrap();
+    let remote = mr.remote(0);
+    peer.mr.write(0, &[0xff; 4096]).unwrap();
+    std::thread::scope(|scope| {
+        let writes = scope.spawn(|| {
+            let sges = [peer.mr.sge(0, 4096)];
+            let request = [SendWr::write(remote).sges(&sges).signaled()];
+            (0..8).for_each(|_| to.post_send(&request).unwrap());
+            while let Ok(Some(done)) = of_peer.wait(HEARD) {
+                if done.status != Status::Success || to.post_send(&request).is_err() {
+                    break;
+                }
+            }
+        });
+        within(HEARD, "the peer writes", || written(memory) > 0);
+        end(&program.node, service);
+        drop(mr);
+        memory
+            .iter()
+            .for_each(|word| word.store(0, Ordering::Relaxed));
+        within(5 * HEARD, "the peer hears of it", || writes.is_finished());
+        written(memory)
+    })
+}
+
+#[test]
+fn memory_of_a_program_that_heard_of_the_end_is_its_own_again() {
+    let _alone = alone();
+    let words = written_after(|node, service| {
+        let ends = std::thread::spawn(|| drop(service));
+        // It asks, and so it hears of the end before anything else tells it.
+        while node.device_attributes().is_ok() {}
+        drop(ends);
+    });
+    assert_eq!(words, 0, "words were written behind the end");
 }
