@@ -22,6 +22,8 @@ use trunkline_qpmap::VerbsError;
 
 /// How long a service has to let a program in. One that is stopped (SIGSTOP) never does.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// How long it has, at least, to part with a program that ends in order.
+const PARTING_TAKES: Duration = Duration::from_secs(1);
 /// What is said of a service that did not.
 pub(super) const SILENT: &str = "it does not answer within 10 s: is it stopped?";
 
@@ -163,12 +165,18 @@ impl Line {
     }
 
     /// Tells the service that the program ends in order, as the last thing that is said to it.
-    pub(super) fn detach(&self) {
+    /// Waits until that touches no memory of the program any more, for so long at most.
+    pub(super) fn detach(&self, time: Duration) {
         // Whoever asks something has its answer first, or hears nothing any more.
         let mut state = self.state();
         let message = Request::from(Detach {}).to_bytes(state.next_number());
+        let time = time.clamp(PARTING_TAKES, ANSWER_WITHIN);
         // A service that is gone has destroyed everything.
-        let _ = send_with_fds(self.socket(), &message, &[]);
+        if limit(self.socket(), Some(time)).is_ok()
+            && send_with_fds(self.socket(), &message, &[]).is_ok()
+        {
+            self.hear_end(&mut state);
+        }
     }
 
     /// Room for the descriptors that the answer may bring: what cannot be received is lost, and the

@@ -38,6 +38,7 @@ use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 use trunkline_host::control::answers::{EventsWatched, RingGiven, Welcome};
 use trunkline_host::control::attributes::RingKind;
 use trunkline_host::control::requests::{Hello, Magic, RequestRing, WatchEvents};
@@ -166,9 +167,10 @@ impl Client {
         debug_assert!(fine, "an object that its handle keeps: {done:?}");
     }
 
-    /// Tells the service that the program ends in order. Nobody waits for its answer.
-    pub(crate) fn detach(&self) {
-        self.line.detach();
+    /// Tells the service that the program ends in order, and waits until that touches no memory of
+    /// the program any more: for so long at most, and a second at least.
+    pub(crate) fn detach(&self, time: Duration) {
+        self.line.detach(time);
     }
 
     /// The memory of a ring, and the descriptor that came with it.

@@ -563,7 +563,8 @@ impl Node {
     ///
     /// Programs stop posting before: what is posted meanwhile is waited for too. Receives are not
     /// waited for. Dropping the last handle of a node ends it in the same way, but waits for
-    /// nothing. Where the node is down already, all is flushed when this returns, too.
+    /// nothing. Where the node is down already, all is flushed when this returns, too. A service
+    /// that carries it touches no memory of the program from then on; it has a second at least.
     ///
     /// # Errors
     /// Time was up: [`Error::Unfinished`]. The node is down for another reason than this.
@@ -574,6 +575,9 @@ impl Node {
             self.shared.bury();
             while !self.shared.threads().iter().all(Thread::is_over) {
                 std::thread::sleep(DRAIN_PAUSE);
+            }
+            if let Some(client) = self.shared.client() {
+                client.detach(timeout);
             }
         }
         ended
@@ -593,9 +597,6 @@ impl Node {
         };
         if self.shared.life.end(Down::ShutDown) {
             log::ended(self.shared.gid.address());
-            if let Some(client) = self.shared.client() {
-                client.detach();
-            }
         }
         if drained {
             Ok(())

@@ -274,3 +274,14 @@ fn memory_of_a_program_that_heard_of_the_end_is_its_own_again() {
     });
     assert_eq!(words, 0, "words were written behind the end");
 }
+
+#[test]
+fn memory_of_a_program_that_has_shut_its_node_down_is_its_own_again() {
+    let _alone = alone();
+    let mut serving = None;
+    let words = written_after(|node, service| {
+        serving = Some(service);
+        let _ = node.shutdown(Duration::from_millis(10));
+    });
+    assert_eq!(words, 0, "words were written behind the end");
+}
