@@ -104,18 +104,18 @@ impl Line {
     }
 
     /// Asks the service for a piece, which `place` finds in the answer with the bytes of its
-    /// segment, if that is new. Gives the piece and the other descriptor that came with it: that
-    /// of a segment comes first.
+    /// segment, if that is new. Gives the piece, unless this process has no memory for the segment,
+    /// and the other descriptor that came with it: that of a segment comes first.
     ///
     /// The segment is taken up before any other request is asked, as the next answer may name it.
     ///
     /// # Errors
-    /// As [`ask`](Self::ask); or this process has no memory for the segment.
+    /// As [`ask`](Self::ask).
     pub(super) fn ask_for_piece<T: TryFrom<Answer>>(
         &self,
         request: impl Into<Request>,
         place: impl FnOnce(&T) -> (PieceName, Option<u64>),
-    ) -> Result<(T, Piece, Option<OwnedFd>), Error> {
+    ) -> Result<(T, Result<Piece, Error>, Option<OwnedFd>), Error> {
         let mut state = self.state();
         let (answer, [first, second]) = self.ask_with(&mut state, request, &[])?;
         let (name, new_segment) = place(&answer);
@@ -123,7 +123,7 @@ impl Line {
             Some(bytes) => (first.map(|file| (file, bytes)), second),
             None => (None, first),
         };
-        let piece = self.resolve(&mut state.segments, name, segment)?;
+        let piece = self.resolve(&mut state.segments, name, segment);
         Ok((answer, piece, other))
     }
 

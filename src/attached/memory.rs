@@ -145,6 +145,7 @@ impl Client {
             Err(Error::Refused { .. } | Error::Verbs(_)) => return Ok(None),
             Err(error) => return Err(error),
         };
+        let piece = piece.inspect_err(|_| self.destroy(FreeMemory { memory }))?;
         let region = Region::of_words(Arc::new(words_of(piece)), Words::as_slice);
         let region = region.part(0, length).expect("there are as many words");
         Ok(Some(Memory {

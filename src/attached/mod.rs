@@ -187,7 +187,7 @@ impl Client {
         };
         let place = |given: &RingGiven| (given.piece, given.new_segment);
         let (_, piece, descriptor) = self.line.ask_for_piece(request, place)?;
-        Ok((words_of(piece), descriptor))
+        Ok((words_of(piece?), descriptor))
     }
 }
 

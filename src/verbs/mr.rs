@@ -105,6 +105,8 @@ impl Pd {
     /// # Errors
     /// No memory, no key left, no bytes, or remote rights without [`Access::LOCAL_WRITE`].
     pub fn register(&self, length: usize, access: Access) -> Result<Mr, Error> {
+        // Nobody gives back what is allocated for a domain that was refused.
+        self.0.id()?;
         let memory = Memory::allocate(&self.0.node, length, access)?;
         self.register_memory(memory, None, access)
     }
@@ -127,6 +129,8 @@ impl Pd {
     /// # }
     /// ```
     pub fn register_iova(&self, length: usize, iova: u64, access: Access) -> Result<Mr, Error> {
+        // Nobody gives back what is allocated for a domain that was refused.
+        self.0.id()?;
         let memory = Memory::allocate(&self.0.node, length, access)?;
         self.register_memory(memory, Some(iova), access)
     }

@@ -168,6 +168,64 @@ fn a_program_without_descriptors_hears_so_and_goes_on() {
     process.finish();
 }
 
+/// A program that has no room for the segments of its service for a while.
+pub(super) fn client_without_address_space(path: &str) {
+    const LENGTH: usize = 8 << 20;
+    let promotion = Promotion::Never;
+    let node = Node::attach_with(path, &AttachOptions { promotion }).unwrap();
+    let pd = node.alloc_pd();
+    let sizes = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = sizes.split(' ').next().unwrap().parse().unwrap();
+    let limit = |bytes| {
+        let limit = libc::rlimit {
+            rlim_cur: bytes,
+            rlim_max: libc::RLIM_INFINITY,
+        };
+        // SAFETY: `limit` is there to be read.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
+    };
+    limit(pages * 4096 + LENGTH as u64 / 2);
+    let refused = (0..20).filter(|_| pd.register(LENGTH, Access::ALL).is_err());
+    let refused = refused.count();
+    limit(libc::RLIM_INFINITY);
+    let mr = pd.register(LENGTH, Access::ALL).unwrap();
+    say(&(refused, mr.shared_len()));
+    let () = hear();
+}
+
+#[test]
+fn memory_that_a_program_has_no_room_for_is_its_service_s_again() {
+    let _alone = alone();
+    let (service, path) = new_service();
+    let mut process = play("no address space", &path);
+    let (refused, shared): (usize, usize) = process.hear();
+    assert_eq!((refused, shared), (20, 8 << 20));
+    within(Duration::from_secs(1), "all but one are given back", || {
+        service.clients()[0].segment_bytes <= 16 << 20
+    });
+    process.tell(&());
+    process.finish();
+}
+
+#[test]
+fn memory_for_a_domain_that_was_refused_is_its_service_s_again() {
+    let _alone = alone();
+    let node = Node::builder().address(address()).drive(Drive::Threaded);
+    let path = format!("@trunkline-test/{}/domains", std::process::id());
+    let mut limits = Limits::default();
+    limits.mrs = 4;
+    let _service = Service::start(node.build().unwrap(), &path, &limits).unwrap();
+    let promotion = Promotion::Never;
+    let node = Node::attach_with(&path, &AttachOptions { promotion }).unwrap();
+    let pds = [(); 5].map(|()| node.alloc_pd());
+    for _ in 0..8 {
+        assert!(pds[4].register(4096, Access::ALL).is_err());
+        assert!(pds[4].register_iova(4096, 0, Access::ALL).is_err());
+    }
+    let mr = pds[0].register(4096, Access::ALL).unwrap();
+    assert_eq!(mr.shared_len(), 4096, "there is no memory left");
+}
+
 /// Sends some bytes from one QP to another one.
 fn send(end: &Peer, (qa, ca): (&Qp, &Cq), (qb, cb): (&Qp, &Cq)) {
     qb.post_recv(&[RecvWr::new().sges(&[end.mr.sge(0, 64)])])
