@@ -193,10 +193,26 @@ impl Line {
                 | Request::LendMemory(_)
                 | Request::OpenUserfault(_)
         );
-        let count = if brings { MAX_DESCRIPTORS } else { 0 };
-        let room = (0..count).map(|_| self.socket.try_clone());
+        match brings {
+            true => self.room(),
+            false => Ok(Vec::new()),
+        }
+    }
+
+    /// Room for the descriptors of an answer.
+    ///
+    /// # Errors
+    /// The process has as many descriptors as it may.
+    pub(super) fn room(&self) -> Result<Vec<OwnedFd>, Error> {
+        let room = (0..MAX_DESCRIPTORS).map(|_| self.socket.try_clone());
         room.collect::<Result<_, _>>()
             .map_err(Error::system("descriptor for an answer"))
+    }
+
+    /// This process could not take up what the service has moved a queue to: from there on the two
+    /// would use different memory.
+    pub(super) fn lost(&self, error: &Error) -> Error {
+        self.over(format!("it has moved a queue to memory that is not here: {error}").into())
     }
 
     /// The next message; `None`: none comes any more.

@@ -147,8 +147,11 @@ impl Client {
         depth: u32,
     ) -> Result<(), Error> {
         queue.move_to(|| {
+            // The service completes into the new entries at once.
+            let room = self.line.room()?;
             let _: CqResized = self.ask(ResizeCq { cq, depth })?;
-            self.entries(cq)
+            drop(room);
+            self.entries(cq).map_err(|error| self.line.lost(&error))
         })
     }
 

@@ -214,13 +214,16 @@ impl Client {
         self.ready_to_share(srq, queue)?;
         let size = srq_size(max_wr, queue.size().max_sge())?;
         queue.move_to(|| {
+            // The service takes receives from the new ring at once.
+            let room = self.line.room()?;
             let Done {} = self.ask(ModifySrq {
                 srq,
                 max_wr: Some(max_wr),
                 limit: None,
             })?;
-            let memory = self.queue_ring(RingKind::Shared, srq, size)?;
-            Ok((size, memory))
+            drop(room);
+            let memory = self.queue_ring(RingKind::Shared, srq, size);
+            Ok((size, memory.map_err(|error| self.line.lost(&error))?))
         })
     }
 

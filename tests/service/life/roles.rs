@@ -40,6 +40,7 @@ pub(super) fn play(role: &str, path: &str) {
             "lets go" => forked::lets_go_of_a_cq(path),
             "forked" => forked::calls_in_a_child(path),
             "no descriptors" => shortage::client_without_descriptors(path),
+            "resizes" => shortage::resizes_without_descriptors(path),
             "no address space" => shortage::client_without_address_space(path),
             "poor service" => shortage::poor_service(path),
             _ => Program::attach(role, path).live(),

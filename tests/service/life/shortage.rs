@@ -10,7 +10,8 @@ use std::time::Duration;
 use tracing_subscriber::filter::LevelFilter;
 use trunkline::service::{Limits, Service};
 use trunkline::{
-    Access, AttachOptions, Cq, Drive, Node, Promotion, Qp, RecvWr, Remote, SendWr, Status,
+    Access, AttachOptions, Cq, Drive, Node, Promotion, Qp, QpOptions, RecvWr, Remote, SendWr,
+    Status,
 };
 
 /// Lets this process have so many descriptors.
@@ -168,6 +169,58 @@ fn a_program_without_descriptors_hears_so_and_goes_on() {
     process.finish();
 }
 
+/// A program that makes its queues longer while it has no descriptor left.
+pub(super) fn resizes_without_descriptors(path: &str) {
+    let end = Peer::of(Node::attach(path).unwrap());
+    let srq = end.pd.create_srq(4, 1).unwrap();
+    let [ca, cb] = [(); 2].map(|()| end.node.create_cq(4).unwrap());
+    let mut options = QpOptions::default();
+    let qa = end.pd.create_qp(&ca, &ca, &options).unwrap();
+    options.srq = Some(srq.clone());
+    let qb = end.pd.create_qp(&cb, &cb, &options).unwrap();
+    qa.connect(qb.address()).unwrap();
+    qb.connect(qa.address()).unwrap();
+    let sges = [end.mr.sge(0, 64)];
+    let post = |number| {
+        let receive = RecvWr::new().wr_id(number).sges(&sges);
+        srq.post_recv(&[receive]).unwrap();
+    };
+    // One waits all the time: a message takes the last.
+    post(u64::MAX);
+    let exchange = |number| {
+        post(number);
+        let send = SendWr::send().wr_id(number).inline(b"hello").signaled();
+        qa.post_send(&[send]).unwrap();
+        for cq in [&ca, &cb] {
+            let done = wait_for(cq);
+            assert_eq!((done.wr_id, done.status), (number, Status::Success));
+        }
+    };
+    (0..10).for_each(exchange);
+    let resize = || [ca.resize(64), cb.resize(64), srq.resize(64)];
+    allow(3);
+    let refused = resize().map(|resized| resized.err().map(|error| error.to_string()));
+    (10..100).for_each(exchange);
+    allow(1024);
+    for resized in resize() {
+        resized.unwrap();
+    }
+    (100..200).for_each(exchange);
+    say(&refused);
+}
+
+#[test]
+fn queues_that_a_program_cannot_resize_for_want_of_descriptors_stay_as_they_are() {
+    let _alone = alone();
+    let (_service, path) = new_service();
+    let mut process = play("resizes", &path);
+    let refused: [Option<String>; 3] = process.hear();
+    println!("{refused:#?}");
+    let clear = |why: &String| why.contains("escriptor");
+    assert!(refused.iter().flatten().all(clear));
+    process.finish();
+}
+
 /// A program that has no room for the segments of its service for a while.
 pub(super) fn client_without_address_space(path: &str) {
     const LENGTH: usize = 8 << 20;
@@ -191,6 +244,14 @@ pub(super) fn client_without_address_space(path: &str) {
     let mr = pd.register(LENGTH, Access::ALL).unwrap();
     say(&(refused, mr.shared_len()));
     let () = hear();
+    let cq = node.create_cq(16).unwrap();
+    limit(pages * 4096);
+    let resized = cq.resize(1 << 16);
+    limit(libc::RLIM_INFINITY);
+    let error = resized.expect_err("there is no room");
+    // The service has moved it: what the program would poll is not what completes.
+    assert!(node.health().down.is_some() && cq.poll_one().is_err());
+    say(&error.to_string());
 }
 
 #[test]
@@ -204,6 +265,8 @@ fn memory_that_a_program_has_no_room_for_is_its_service_s_again() {
         service.clients()[0].segment_bytes <= 16 << 20
     });
     process.tell(&());
+    let moved: String = process.hear();
+    println!("{moved}");
     process.finish();
 }
 
