@@ -5,7 +5,9 @@ use crate::error::Error;
 use crate::node::life::{Down, Life};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{
+    AddressFamily, Shutdown, SocketFlags, SocketType, connect, shutdown, socket_with,
+};
 use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,7 +24,7 @@ use trunkline_qpmap::VerbsError;
 
 /// How long a service has to let a program in. One that is stopped (SIGSTOP) never does.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// How long it has, at least, to part with a program that ends in order.
+/// How long it has, at least, to part with a program.
 const PARTING_TAKES: Duration = Duration::from_secs(1);
 /// What is said of a service that did not.
 pub(super) const SILENT: &str = "it does not answer within 10 s: is it stopped?";
@@ -164,11 +166,13 @@ impl Line {
         }
     }
 
-    /// Tells the service that the program ends in order, as the last thing that is said to it.
-    /// Waits until that touches no memory of the program any more, for so long at most.
-    pub(super) fn detach(&self, time: Duration) {
-        // Whoever asks something has its answer first, or hears nothing any more.
+    /// Ends the node in order, and tells the service so as the last thing that is said to it. Waits
+    /// until that touches no memory of the program any more, for so long at most. Gives whether
+    /// the node was up.
+    pub(super) fn detach(&self, time: Duration) -> bool {
+        // Whoever asks something has its answer first, or hears nothing any more until this is done.
         let mut state = self.state();
+        let was_up = self.life.end(Down::ShutDown);
         let message = Request::from(Detach {}).to_bytes(state.next_number());
         let time = time.clamp(PARTING_TAKES, ANSWER_WITHIN);
         // A service that is gone has destroyed everything.
@@ -177,6 +181,12 @@ impl Line {
         {
             self.hear_end(&mut state);
         }
+        was_up
+    }
+
+    /// Waits until no request is under way, and nobody [detaches](Self::detach).
+    pub(super) fn settle(&self) {
+        drop(self.state());
     }
 
     /// Room for the descriptors that the answer may bring: what cannot be received is lost, and the
@@ -212,7 +222,7 @@ impl Line {
     /// This process could not take up what the service has moved a queue to: from there on the two
     /// would use different memory.
     pub(super) fn lost(&self, error: &Error) -> Error {
-        self.over(format!("it has moved a queue to memory that is not here: {error}").into())
+        self.give_up(format!("it has moved a queue to memory that is not here: {error}").into())
     }
 
     /// The next message; `None`: none comes any more.
@@ -221,7 +231,7 @@ impl Line {
             Ok(received) => received?,
             Err(SocketError::DescriptorsLost) => {
                 // The service does not send them again.
-                self.over("this process has no descriptor left for what it sent".into());
+                self.give_up("this process has no descriptor left for what it sent".into());
                 return None;
             }
             Err(SocketError::System(error)) if error.kind() == ErrorKind::WouldBlock => {
@@ -254,12 +264,30 @@ impl Line {
     }
 
     fn gone(&self) -> Error {
-        self.over("it is gone".into())
+        self.give_up("it is gone".into())
     }
 
     /// The service does not keep to the protocol.
     pub(super) fn broken(&self, why: &str) -> Error {
-        self.over(format!("it is of another version, or broken: {why}").into())
+        self.give_up(format!("it is of another version, or broken: {why}").into())
+    }
+
+    /// The node is down, if it was not, since this side does not go on. The service, if it is there
+    /// still, touches no memory of the program from then on, as it does where it says the end.
+    fn give_up(&self, why: Arc<str>) -> Error {
+        let socket = self.socket();
+        if self.life.is_up()
+            && limit(socket, Some(PARTING_TAKES)).is_ok()
+            && shutdown(socket, Shutdown::Write).is_ok()
+        {
+            let mut buffer = Box::new([0; MAX_MESSAGE]);
+            // What is no message is not the end of them.
+            while !matches!(
+                recv_with_fds(socket, &mut buffer),
+                Ok(None) | Err(SocketError::System(_))
+            ) {}
+        }
+        self.over(why)
     }
 
     /// The node is down, if it was not.

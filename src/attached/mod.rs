@@ -167,10 +167,15 @@ impl Client {
         debug_assert!(fine, "an object that its handle keeps: {done:?}");
     }
 
-    /// Tells the service that the program ends in order, and waits until that touches no memory of
-    /// the program any more: for so long at most, and a second at least.
-    pub(crate) fn detach(&self, time: Duration) {
-        self.line.detach(time);
+    /// Ends the node in order, and waits until the service touches no memory of the program any
+    /// more: for so long at most, and a second at least. Gives whether it was up.
+    pub(crate) fn detach(&self, time: Duration) -> bool {
+        self.line.detach(time)
+    }
+
+    /// Waits for another thread that [detaches](Self::detach).
+    pub(crate) fn settle(&self) {
+        self.line.settle();
     }
 
     /// The memory of a ring, and the descriptor that came with it.

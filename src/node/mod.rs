@@ -577,7 +577,7 @@ impl Node {
                 std::thread::sleep(DRAIN_PAUSE);
             }
             if let Some(client) = self.shared.client() {
-                client.detach(timeout);
+                client.settle();
             }
         }
         ended
@@ -595,7 +595,11 @@ impl Node {
             Err(Error::Down(Down::ShutDown)) => return Ok(()),
             drained => drained?,
         };
-        if self.shared.life.end(Down::ShutDown) {
+        let ended = match self.shared.client() {
+            None => self.shared.life.end(Down::ShutDown),
+            Some(client) => client.detach(timeout),
+        };
+        if ended {
             log::ended(self.shared.gid.address());
         }
         if drained {

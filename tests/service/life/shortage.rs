@@ -1,11 +1,12 @@
 //! Programs and services that have run out of something.
 
-use super::peers::{Neighbour, Peer};
-use super::roles::ROOM;
+use super::peers::{Asking, Neighbour, Peer};
+use super::roles::{LENGTH, ROOM};
 use super::{alone, hear, new_service, play, say, within};
 use crate::common::written::Written;
-use crate::common::{address, wait_for};
+use crate::common::{PATIENCE, address, wait_for};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tracing_subscriber::filter::LevelFilter;
 use trunkline::service::{Limits, Service};
@@ -221,14 +222,8 @@ fn queues_that_a_program_cannot_resize_for_want_of_descriptors_stay_as_they_are(
     process.finish();
 }
 
-/// A program that has no room for the segments of its service for a while.
-pub(super) fn client_without_address_space(path: &str) {
-    const LENGTH: usize = 8 << 20;
-    let promotion = Promotion::Never;
-    let node = Node::attach_with(path, &AttachOptions { promotion }).unwrap();
-    let pd = node.alloc_pd();
-    let sizes = std::fs::read_to_string("/proc/self/statm").unwrap();
-    let pages: u64 = sizes.split(' ').next().unwrap().parse().unwrap();
+/// Does something while this process can map so many bytes more.
+fn with_room_for<T>(bytes: u64, work: impl FnOnce() -> T) -> T {
     let limit = |bytes| {
         let limit = libc::rlimit {
             rlim_cur: bytes,
@@ -237,17 +232,73 @@ pub(super) fn client_without_address_space(path: &str) {
         // SAFETY: `limit` is there to be read.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
     };
-    limit(pages * 4096 + LENGTH as u64 / 2);
-    let refused = (0..20).filter(|_| pd.register(LENGTH, Access::ALL).is_err());
-    let refused = refused.count();
+    let sizes = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = sizes.split(' ').next().unwrap().parse().unwrap();
+    limit(pages * 4096 + bytes);
+    let done = work();
     limit(libc::RLIM_INFINITY);
-    let mr = pd.register(LENGTH, Access::ALL).unwrap();
+    done
+}
+
+/// A program that a peer writes to, and that has no room for a queue which its service has moved.
+pub(super) fn loses_a_queue(path: &str) {
+    let promotion = Promotion::Never;
+    let node = Node::attach_with(path, &AttachOptions { promotion }).unwrap();
+    let (pd, cq) = (node.alloc_pd(), node.create_cq(16).unwrap());
+    let qp = pd.create_qp(&cq, &cq, &QpOptions::default()).unwrap();
+    let words = (0..LENGTH / 8).map(|_| AtomicU64::new(0));
+    let memory: &[AtomicU64] = Vec::leak(words.collect());
+    let written = || {
+        let words = memory.iter().map(|word| word.load(Ordering::Relaxed));
+        words.filter(|word| *word != 0).count()
+    };
+    let at = NonNull::from(memory).cast();
+    // SAFETY: it is leaked, and all look at it as at atomics.
+    let mr = unsafe { pd.register_foreign(at, LENGTH, Access::ALL) }.unwrap();
+    say(&qp.address());
+    qp.connect(hear()).unwrap();
+    say(&mr.remote(0));
+    within(PATIENCE, "a peer writes", || written() > 0);
+    assert!(with_room_for(0, || cq.resize(1 << 16)).is_err());
+    drop(mr);
+    for word in memory {
+        word.store(0, Ordering::Relaxed);
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    say(&written());
+}
+
+#[test]
+fn memory_of_a_program_that_gives_its_service_up_is_its_own_again() {
+    let _alone = alone();
+    let (_service, path) = new_service();
+    let peer = Peer::new();
+    peer.mr.write(0, &[0xff; LENGTH]).unwrap();
+    let mut process = play("loses a queue", &path);
+    let (qp, cq) = peer.qp();
+    qp.connect(process.hear()).unwrap();
+    process.tell(&qp.address());
+    let remote: Remote = process.hear();
+    let asking = Asking::start(&peer, (qp, cq), "foreign", remote);
+    let written: usize = process.hear();
+    assert_eq!(written, 0, "words were written behind the end");
+    process.finish();
+    let _ = asking.end();
+}
+
+/// A program that has no room for the segments of its service for a while.
+pub(super) fn client_without_address_space(path: &str) {
+    const LARGE: usize = 8 << 20;
+    let promotion = Promotion::Never;
+    let node = Node::attach_with(path, &AttachOptions { promotion }).unwrap();
+    let pd = node.alloc_pd();
+    let refuses = |_: &u32| pd.register(LARGE, Access::ALL).is_err();
+    let refused = with_room_for(LARGE as u64 / 2, || (0..20).filter(refuses).count());
+    let mr = pd.register(LARGE, Access::ALL).unwrap();
     say(&(refused, mr.shared_len()));
     let () = hear();
     let cq = node.create_cq(16).unwrap();
-    limit(pages * 4096);
-    let resized = cq.resize(1 << 16);
-    limit(libc::RLIM_INFINITY);
+    let resized = with_room_for(0, || cq.resize(1 << 16));
     let error = resized.expect_err("there is no room");
     // The service has moved it: what the program would poll is not what completes.
     assert!(node.health().down.is_some() && cq.poll_one().is_err());
