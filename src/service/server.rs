@@ -155,6 +155,8 @@ impl Server {
 
     /// Serves until the service ends.
     pub(super) fn run(mut self) {
+        let board = Arc::clone(&self.board);
+        let mut is_unused = false;
         while !self.board.stop.load(Ordering::SeqCst) {
             let mut ready = [const { MaybeUninit::uninit() }; ROUND];
             let held_up = self.turned_away.go_on();
@@ -167,7 +169,7 @@ impl Server {
             self.listen(!is_short && !self.turned_away.is_full());
             let idle = self.idle_pause();
             if idle.is_some_and(|pause| pause == AT_ONCE) && self.nobody_came() {
-                self.board.unused.store(true, Ordering::SeqCst);
+                is_unused = true;
                 break;
             }
             let pause = pause.or(idle.as_ref());
@@ -185,6 +187,8 @@ impl Server {
             self.post();
         }
         self.part_with_all();
+        // Its place is free by now, for whoever serves there next.
+        board.unused.store(is_unused, Ordering::SeqCst);
     }
 
     /// How long the service goes on if nobody comes; `None`: for as long as it likes.

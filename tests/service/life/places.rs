@@ -3,7 +3,9 @@
 use super::{Process, alone, play};
 use crate::common::address;
 use std::path::PathBuf;
-use trunkline::Node;
+use std::time::Duration;
+use trunkline::service::{Limits, Service};
+use trunkline::{Drive, Node, QpAddress};
 
 /// A path that no other test uses, of which nothing is left afterwards.
 struct Place(PathBuf);
@@ -86,4 +88,23 @@ fn of_services_that_start_together_one_wins() {
         Node::attach(place.path()).unwrap().create_cq(8).unwrap();
         // The next round finds the file of one that was killed.
     }
+}
+
+#[test]
+fn a_service_that_is_over_as_nobody_used_it_has_left_its_place() {
+    let _alone = alone();
+    let place = Place::new("over");
+    let node = || Node::builder().address(address()).drive(Drive::Threaded);
+    let [node, next] = [(); 2].map(|()| node().build().unwrap());
+    let service = Service::start(node, place.path(), &Limits::default()).unwrap();
+    service.end_when_idle(Duration::ZERO);
+    let mut process = play("many 2000", place.path());
+    let _addresses: Vec<QpAddress> = process.hear();
+    // It leaves enough to destroy, which nobody waits for.
+    process.kill();
+    while !service.is_over() {
+        std::thread::yield_now();
+    }
+    assert!(!place.0.exists(), "its file is there");
+    Service::start(next, place.path(), &Limits::default()).unwrap();
 }
