@@ -52,7 +52,7 @@ impl HearsEnd for Again {
 }
 
 impl Signals {
-    fn new(epoll: OwnedFd, life: &Life) -> Result<Self, Error> {
+    pub(super) fn new(epoll: OwnedFd, life: &Life) -> Result<Self, Error> {
         let system = |e: rustix::io::Errno| Error::system("epoll of a completion queue")(e.into());
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
         let again = Arc::new(Again {

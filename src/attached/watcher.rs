@@ -85,7 +85,13 @@ impl Watcher {
         epoll::add(&self.watched.epoll, signals.as_fd(), data, EventFlags::IN)
             .map_err(|e| Error::system("epoll of a node")(e.into()))?;
         cqs.next += 1;
+        let program = Arc::clone(&notify);
         cqs.all.insert(token, Notified { signals, notify });
+        drop(cqs);
+        // The thread may have told those that were there before, and ended.
+        if !self.watched.line.life().is_up() {
+            program.notify();
+        }
         Ok(token)
     }
 
@@ -165,5 +171,46 @@ impl Watched {
 impl Notified {
     fn program(&self) -> Arc<dyn Notify> {
         Arc::clone(&self.notify)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests {
+    use super::super::ServiceAddress;
+    use super::*;
+    use crate::node::life::Life;
+    use rustix::net::{AddressFamily, SocketType, bind, listen, socket};
+    use std::path::Path;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[derive(Default)]
+    struct Heard(AtomicBool);
+
+    impl Notify for Heard {
+        fn notify(&self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn a_cq_that_comes_when_the_end_was_told_is_told_of_it() {
+        let name = format!("@trunkline-test/{}/watcher", std::process::id());
+        let address = ServiceAddress::of(Path::new(&name)).unwrap();
+        let service = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        bind(&service, address.socket()).unwrap();
+        listen(&service, 1).unwrap();
+        let life = Arc::new(Life::new(Vec::new()).unwrap());
+        let line = Arc::new(Line::open(&address, Arc::clone(&life)).unwrap());
+        let watcher = Watcher::start(&line).unwrap();
+        drop(service);
+        while !watcher.thread.as_ref().unwrap().is_finished() {
+            std::thread::yield_now();
+        }
+        let epoll = epoll::create(CreateFlags::CLOEXEC).unwrap();
+        let (signals, heard) = (Signals::new(epoll, &life).unwrap(), Arc::default());
+        let notify: Arc<Heard> = Arc::clone(&heard);
+        watcher.watch(signals, notify).unwrap();
+        assert!(heard.0.load(Ordering::SeqCst), "who waits, waits for ever");
     }
 }
