@@ -72,3 +72,17 @@ impl Default for Limits {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_has_the_weight_of_its_user_or_one() {
+        let limits = Limits {
+            weights: vec![(1000, 8), (0, 3)],
+            ..Limits::default()
+        };
+        assert_eq!([1000, 0, 1001].map(|uid| limits.weight(uid)), [8, 3, 1]);
+    }
+}
