@@ -32,6 +32,10 @@ pub(super) const SILENT: &str = "it does not answer within 10 s: is it stopped?"
 /// An answer, and the descriptors that came with it.
 pub(super) type Reply<T> = (T, [Option<OwnedFd>; MAX_DESCRIPTORS]);
 
+/// An answer that names a piece, the piece, unless this process has no memory for it, and the other
+/// descriptor that came.
+pub(super) type Placed<T> = (T, Result<Piece, Error>, Option<OwnedFd>);
+
 /// The socket to the service, and what came over it.
 pub(super) struct Line {
     life: Arc<Life>,
@@ -117,7 +121,7 @@ impl Line {
         &self,
         request: impl Into<Request>,
         place: impl FnOnce(&T) -> (PieceName, Option<u64>),
-    ) -> Result<(T, Result<Piece, Error>, Option<OwnedFd>), Error> {
+    ) -> Result<Placed<T>, Error> {
         let mut state = self.state();
         let (answer, [first, second]) = self.ask_with(&mut state, request, &[])?;
         let (name, new_segment) = place(&answer);
@@ -140,9 +144,18 @@ impl Line {
         let request = request.into();
         let room = self.room_for_answer(&request)?;
         let message = request.to_bytes(number);
-        if send_with_fds(self.socket(), &message, descriptors).is_err() {
+        match send_with_fds(self.socket(), &message, descriptors) {
+            Ok(()) => {}
+            // The system has no room for it: nothing was sent, and nothing comes.
+            Err(SocketError::System(error)) if !is_end(&error) => {
+                return Err(match lets_go(&request) {
+                    // Nobody asks again, and the service would go on with what is gone here.
+                    true => self.give_up(format!("it could not be asked: {error}").into()),
+                    false => Error::system("request to the service")(error),
+                });
+            }
             // It may have said why before it closed its end.
-            return Err(self.hear_end(state));
+            Err(_) => return Err(self.hear_end(state)),
         }
         drop(room);
         let (answer, descriptors) = match self.hear(state) {
@@ -367,6 +380,30 @@ fn limit(socket: BorrowedFd<'_>, time: Option<Duration>) -> Result<(), Error> {
             .map_err(|e| Error::system("setsockopt")(e.into()))?;
     }
     Ok(())
+}
+
+/// Whether a request is for the end of an object, which is gone for the program in any case.
+const fn lets_go(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::DeregisterMr(_)
+            | Request::DeallocMw(_)
+            | Request::DeallocPd(_)
+            | Request::DestroyCq(_)
+            | Request::DestroyQp(_)
+            | Request::DestroySrq(_)
+            | Request::FreeMemory(_)
+            | Request::ReturnMemory(_)
+    )
+}
+
+/// Whether a request was not sent as nobody reads it any more, or not in time.
+fn is_end(error: &std::io::Error) -> bool {
+    use ErrorKind::{BrokenPipe, ConnectionReset, NotConnected, WouldBlock};
+    matches!(
+        error.kind(),
+        BrokenPipe | ConnectionReset | NotConnected | WouldBlock
+    )
 }
 
 fn refusal(failed: &Failed) -> Error {

@@ -42,6 +42,7 @@ pub(super) fn play(role: &str, path: &str) {
             "no descriptors" => shortage::client_without_descriptors(path),
             "resizes" => shortage::resizes_without_descriptors(path),
             "no address space" => shortage::client_without_address_space(path),
+            "no buffers" => shortage::client_without_buffers(path),
             "loses a queue" => shortage::loses_a_queue(path),
             "poor service" => shortage::poor_service(path),
             _ => Program::attach(role, path).live(),

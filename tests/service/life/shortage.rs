@@ -222,6 +222,68 @@ fn queues_that_a_program_cannot_resize_for_want_of_descriptors_stay_as_they_are(
     process.finish();
 }
 
+/// From here on the system has no room for what this thread sends.
+fn refuse_to_send() {
+    const LOAD_NUMBER: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const SKIP_UNLESS: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    let line = |code, k, jf| libc::sock_filter { code, jt: 0, jf, k };
+    let mut lines = [
+        line(LOAD_NUMBER, 0, 0),
+        line(SKIP_UNLESS, libc::SYS_sendmsg as u32, 1),
+        line(
+            RETURN,
+            libc::SECCOMP_RET_ERRNO | libc::ENOBUFS.cast_unsigned(),
+            0,
+        ),
+        line(RETURN, libc::SECCOMP_RET_ALLOW, 0),
+    ];
+    let filter = libc::sock_fprog {
+        len: lines.len() as u16,
+        filter: lines.as_mut_ptr(),
+    };
+    // SAFETY: it takes numbers.
+    let set = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    assert_eq!(set, 0);
+    let mode = libc::SECCOMP_MODE_FILTER;
+    // SAFETY: the filter is there to be read.
+    let set = unsafe { libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const filter) };
+    assert_eq!(set, 0);
+}
+
+/// A program that asks its service for something while the system has no room for messages.
+pub(super) fn client_without_buffers(path: &str) {
+    let node = Node::attach(path).unwrap();
+    let refused = std::thread::scope(|scope| {
+        let asks = scope.spawn(|| {
+            refuse_to_send();
+            node.create_cq(8).err().map(|error| error.to_string())
+        });
+        asks.join().unwrap()
+    });
+    let cq = node.create_cq(8).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            refuse_to_send();
+            drop(cq);
+        });
+    });
+    // The service cannot hear that it is gone.
+    assert!(node.health().down.is_some());
+    say(&refused);
+}
+
+#[test]
+fn a_request_that_the_system_does_not_send_fails_and_nothing_else_does() {
+    let _alone = alone();
+    let (_service, path) = new_service();
+    let mut process = play("no buffers", &path);
+    let refused: Option<String> = process.hear();
+    println!("{refused:?}");
+    assert!(refused.is_some_and(|why| why.contains("buffer")));
+    process.finish();
+}
+
 /// Does something while this process can map so many bytes more.
 fn with_room_for<T>(bytes: u64, work: impl FnOnce() -> T) -> T {
     let limit = |bytes| {
@@ -259,7 +321,7 @@ pub(super) fn loses_a_queue(path: &str) {
     qp.connect(hear()).unwrap();
     say(&mr.remote(0));
     within(PATIENCE, "a peer writes", || written() > 0);
-    assert!(with_room_for(0, || cq.resize(1 << 16)).is_err());
+    assert!(with_room_for(1 << 20, || cq.resize(1 << 16)).is_err());
     drop(mr);
     for word in memory {
         word.store(0, Ordering::Relaxed);
@@ -298,7 +360,7 @@ pub(super) fn client_without_address_space(path: &str) {
     say(&(refused, mr.shared_len()));
     let () = hear();
     let cq = node.create_cq(16).unwrap();
-    let resized = with_room_for(0, || cq.resize(1 << 16));
+    let resized = with_room_for(1 << 20, || cq.resize(1 << 16));
     let error = resized.expect_err("there is no room");
     // The service has moved it: what the program would poll is not what completes.
     assert!(node.health().down.is_some() && cq.poll_one().is_err());
