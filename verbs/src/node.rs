@@ -11,6 +11,7 @@ use crate::registry::Registry;
 use std::ffi::{OsStr, OsString};
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -281,13 +282,20 @@ fn tell_events(node: &Node, registry: &Registry) {
 /// silence.
 fn end_with_the_program() {
     static ONCE: Once = Once::new();
+    /// The process that opened a node last.
+    static OPENED_BY: AtomicU32 = AtomicU32::new(0);
 
     extern "C" fn end() {
+        // In a child that opened none, the nodes are its parent's, and so may be the lock.
+        if OPENED_BY.load(Ordering::Relaxed) != std::process::id() {
+            return;
+        }
         let open: Vec<_> = open_nodes().iter().filter_map(Weak::upgrade).collect();
         for node in open {
             node.end();
         }
     }
+    OPENED_BY.store(std::process::id(), Ordering::Relaxed);
     ONCE.call_once(|| {
         // SAFETY: the function stays where it is: the library is never unloaded (`-z nodelete`).
         let registered = unsafe { libc::atexit(end) };

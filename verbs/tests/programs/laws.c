@@ -180,6 +180,38 @@ static void children(void)
 	*byte = before;
 }
 
+static volatile int is_over;
+
+static void *open_and_close(void *device)
+{
+	while (!is_over)
+		LAW(ibv_close_device(ibv_open_device(device)) == 0);
+	return NULL;
+}
+
+/* A child ends whatever other threads did when it was made. */
+static void children_that_exit(void)
+{
+	pthread_t threads[2];
+	for (int n = 0; n < 2; n++)
+		LAW(pthread_create(&threads[n], NULL, open_and_close, context->device) == 0);
+	for (int n = 0; n < 500; n++) {
+		pid_t child = fork();
+		if (child == 0)
+			exit(0);
+		int status = -1;
+		LAW(child > 0);
+		for (int ms = 0; ms < PATIENCE_MS && waitpid(child, &status, WNOHANG) == 0; ms++)
+			usleep(1000);
+		if (status != 0)
+			kill(child, SIGKILL);
+		LAW(status == 0);
+	}
+	is_over = 1;
+	for (int n = 0; n < 2; n++)
+		LAW(pthread_join(threads[n], NULL) == 0);
+}
+
 /* A QP whose peer is destroyed stays as it is, without a word, and finds out by its next request. */
 static void peers_that_leave(void)
 {
@@ -253,6 +285,7 @@ int main(int count, char **arguments)
 	refused_objects();
 	datagrams();
 	children();
+	children_that_exit();
 	peers_that_leave();
 	errors();
 	close_all();
