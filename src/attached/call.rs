@@ -11,8 +11,8 @@ use rustix::net::{
 use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 use trunkline_host::control::answers::{Detached, Failed, Refused};
 use trunkline_host::control::requests::Detach;
 use trunkline_host::control::{Answer, MAX_MESSAGE, Request};
@@ -26,6 +26,8 @@ use trunkline_qpmap::VerbsError;
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// How long it has, at least, to part with a program.
 const PARTING_TAKES: Duration = Duration::from_secs(1);
+/// Pause between two looks at whether a request is under way still.
+const LOOK_PAUSE: Duration = Duration::from_millis(1);
 /// What is said of a service that did not.
 pub(super) const SILENT: &str = "it does not answer within 10 s: is it stopped?";
 
@@ -40,6 +42,8 @@ pub(super) type Placed<T> = (T, Result<Piece, Error>, Option<OwnedFd>);
 pub(super) struct Line {
     life: Arc<Life>,
     socket: OwnedFd,
+    /// Who has it comes before all that do not wait for the state yet.
+    turn: Mutex<()>,
     /// Who has it has the only request that is under way.
     state: Mutex<State>,
 }
@@ -76,6 +80,7 @@ impl Line {
         Ok(Self {
             life,
             socket,
+            turn: Mutex::default(),
             state: Mutex::new(State {
                 number: 0,
                 segments: Segments::default(),
@@ -183,11 +188,17 @@ impl Line {
     /// until that touches no memory of the program any more, for so long at most. Gives whether
     /// the node was up.
     pub(super) fn detach(&self, time: Duration) -> bool {
-        // Whoever asks something has its answer first, or hears nothing any more until this is done.
-        let mut state = self.state();
+        let time = time.clamp(PARTING_TAKES, ANSWER_WITHIN);
+        let _turn = self.turn();
+        // Whoever asks has its answer first, if that comes in time, or waits until this is done.
+        let Some(mut state) = self.state_within(time) else {
+            let was_up = self.life.end(Down::ShutDown);
+            // Whoever waits for an answer hears that none comes, and so does the service.
+            let _ = shutdown(self.socket(), Shutdown::Both);
+            return was_up;
+        };
         let was_up = self.life.end(Down::ShutDown);
         let message = Request::from(Detach {}).to_bytes(state.next_number());
-        let time = time.clamp(PARTING_TAKES, ANSWER_WITHIN);
         // A service that is gone has destroyed everything.
         if limit(self.socket(), Some(time)).is_ok()
             && send_with_fds(self.socket(), &message, &[]).is_ok()
@@ -335,7 +346,28 @@ impl Line {
         piece.map_err(|error| self.broken(&error.to_string()))
     }
 
+    fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state, if nobody has it any more within that time: a service that is stopped (SIGSTOP)
+    /// answers nothing.
+    fn state_within(&self, time: Duration) -> Option<MutexGuard<'_, State>> {
+        let start = Instant::now();
+        loop {
+            match self.state.try_lock() {
+                Ok(state) => return Some(state),
+                Err(TryLockError::Poisoned(state)) => return Some(state.into_inner()),
+                Err(TryLockError::WouldBlock) if start.elapsed() < time => {
+                    std::thread::sleep(LOOK_PAUSE);
+                }
+                Err(TryLockError::WouldBlock) => return None,
+            }
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
+        drop(self.turn());
         // A request that a panic cut short leaves an answer of another number, which is found out.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -4,6 +4,7 @@ use super::peers::Peer;
 use super::{Process, alone, play};
 use crate::common::{PATIENCE, address, wait_for};
 use std::sync::mpsc::channel;
+use std::time::Duration;
 use trunkline::{Node, RecvWr, SendWr, Status};
 
 /// A service that does not run at the moment; it goes on when this is dropped.
@@ -59,6 +60,34 @@ fn no_post_asks_the_service_once_the_rings_are_made() {
         for cq in [&ca, &cb] {
             assert_eq!(wait_for(cq).status, Status::Success);
         }
+    });
+    process.tell(&());
+    process.finish();
+}
+
+#[test]
+fn a_node_ends_in_time_while_a_request_waits_for_a_service_that_is_stopped() {
+    let _alone = alone();
+    let path = format!("@trunkline-test/{}/asked", std::process::id());
+    let mut process = play(&format!("service {}", address()), &path);
+    let begun: Result<(), String> = process.hear();
+    begun.unwrap();
+    let node = Node::attach(&path).unwrap();
+    let stopped = Stopped::new(&process);
+    std::thread::scope(|threads| {
+        let (done, ended) = channel();
+        let asks = threads.spawn(|| node.create_cq(8).is_ok());
+        std::thread::sleep(Duration::from_millis(200));
+        let node = &node;
+        threads.spawn(move || {
+            let _ = node.shutdown(Duration::from_millis(100));
+            // The test may have given up.
+            let _ = done.send(());
+        });
+        let ended = ended.recv_timeout(Duration::from_secs(3));
+        drop(stopped);
+        ended.expect("it waits for the service");
+        assert!(!asks.join().unwrap(), "nobody has answered");
     });
     process.tell(&());
     process.finish();
