@@ -17,9 +17,10 @@
 //! # Bounds
 //!
 //! A client has its segments mapped and may fill them all, so the quota bounds the sum of their
-//! lengths and not of the pieces, and so does a budget that it shares with others. Pages that were touched stay with the client until it is gone: to
-//! give them back takes the lock of the file (fallocate(2), madvise(2)), and whoever has the file
-//! may hold that for as long as he likes, by a write(2) of bytes that do not come.
+//! lengths and not of the pieces, and so does a budget that it shares with others. Pages that were
+//! touched stay with the client until it is gone: to give them back takes the lock of the file
+//! (fallocate(2), madvise(2)), and whoever has the file may hold that for as long as he likes, by a
+//! write(2) of bytes that do not come.
 
 use crate::budget::{Budget, Share, Spent};
 use crate::free::{FreeRanges, Range};
