@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use trunkline_conn::rc::{Config, Mtu, ReliableConnection, State, ack_timeout_ns};
 use trunkline_conn::time::Instant;
-use trunkline_conn::work::{Remote, SendOp, Status};
+use trunkline_conn::work::{Remote, SendFlags, SendOp, Status};
 use trunkline_wire::{Qpn, Rkey, parse_datagram};
 
 const KEY: u32 = 7;
@@ -396,5 +396,53 @@ fn a_loss_on_a_path_without_a_queue_costs_few_round_trips() {
             let (without, with) = (fast(op, None), fast(op, Some(lost)));
             assert!(with < without + 20 * RTT_NS, "{without} {with}");
         }
+    }
+}
+
+/// Requests of all lengths, behind fences and not, on paths that become longer, which narrows
+/// windows.
+#[test]
+fn where_nothing_is_lost_no_timer_runs_out_and_nothing_is_sent_again() {
+    for seed in 1..=200_u64 {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut draw = |below: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % below
+        };
+        let window = 1 + draw(300) as u32;
+        let initial_window = 1 + draw(u64::from(window)) as u32;
+        let max_rd_atomic = 1 + draw(16) as u8;
+        let mut world = World::new(1, 100 + draw(4000), |config| Config {
+            window,
+            initial_window,
+            max_rd_atomic,
+            ..config
+        });
+        for wr_id in 0..60 {
+            let packets = match draw(3) {
+                0 => 1 + draw(4),
+                1 => 1 + draw(80),
+                _ => 1 + draw(500),
+            };
+            let op = if draw(3) == 0 { read() } else { write() };
+            let element = sge(KEY, 0, (packets as usize * MTU) as u32);
+            let mut posted = request(wr_id, op, element);
+            if draw(4) == 0 {
+                posted.flags = SendFlags::FENCE;
+            }
+            assert!(world.qps[0].engine.post_send(posted).is_ok());
+        }
+        while !world.is_done(60) {
+            if draw(100) == 0 {
+                // Packets do not overtake each other.
+                world.delay_ns = world.delay_ns.max(draw(15_000_000));
+            }
+            assert!(world.step(), "seed {seed}: it stands still");
+        }
+        let stats = world.qps[0].engine.stats();
+        let counts = (stats.timeouts, stats.retransmitted);
+        assert_eq!(counts, (0, 0), "seed {seed}");
     }
 }
