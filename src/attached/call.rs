@@ -13,6 +13,7 @@ use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
+use trunkline_dataplane::process::with_signals_blocked;
 use trunkline_host::control::answers::{Detached, Failed, Refused};
 use trunkline_host::control::requests::Detach;
 use trunkline_host::control::{Answer, MAX_MESSAGE, Request};
@@ -200,11 +201,14 @@ impl Line {
         let was_up = self.life.end(Down::ShutDown);
         let message = Request::from(Detach {}).to_bytes(state.next_number());
         // A service that is gone has destroyed everything.
-        if limit(self.socket(), Some(time)).is_ok()
-            && send_with_fds(self.socket(), &message, &[]).is_ok()
-        {
-            self.hear_end(&mut state);
-        }
+        // A signal begins a wait anew: those that come keep nobody here.
+        with_signals_blocked(|| {
+            if limit(self.socket(), Some(time)).is_ok()
+                && send_with_fds(self.socket(), &message, &[]).is_ok()
+            {
+                self.hear_end(&mut state);
+            }
+        });
         was_up
     }
 
@@ -306,10 +310,9 @@ impl Line {
         {
             let mut buffer = Box::new([0; MAX_MESSAGE]);
             // What is no message is not the end of them.
-            while !matches!(
-                recv_with_fds(socket, &mut buffer),
-                Ok(None) | Err(SocketError::System(_))
-            ) {}
+            let is_over = |heard| matches!(heard, Ok(None) | Err(SocketError::System(_)));
+            // A signal begins a wait anew: those that come keep nobody here.
+            with_signals_blocked(|| while !is_over(recv_with_fds(socket, &mut buffer)) {});
         }
         self.over(why)
     }

@@ -3,8 +3,9 @@
 use super::peers::Peer;
 use super::{Process, alone, play};
 use crate::common::{PATIENCE, address, wait_for};
+use std::os::unix::thread::JoinHandleExt;
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use trunkline::{Node, RecvWr, SendWr, Status};
 
 /// A service that does not run at the moment; it goes on when this is dropped.
@@ -89,6 +90,35 @@ fn a_node_ends_in_time_while_a_request_waits_for_a_service_that_is_stopped() {
         ended.expect("it waits for the service");
         assert!(!asks.join().unwrap(), "nobody has answered");
     });
+    process.tell(&());
+    process.finish();
+}
+
+/// A signal begins a wait at a socket anew, and a timer of the program may send one all the time.
+#[test]
+fn a_node_ends_in_time_though_signals_come_while_its_service_is_stopped() {
+    extern "C" fn nothing(_: libc::c_int) {}
+    let _alone = alone();
+    let path = format!("@trunkline-test/{}/signals", std::process::id());
+    let mut process = play(&format!("service {}", address()), &path);
+    let begun: Result<(), String> = process.hear();
+    begun.unwrap();
+    let node = Node::attach(&path).unwrap();
+    let stopped = Stopped::new(&process);
+    let handler = nothing as extern "C" fn(libc::c_int);
+    // SAFETY: the handler does nothing.
+    unsafe { libc::signal(libc::SIGUSR2, handler as libc::sighandler_t) };
+    let ends = std::thread::spawn(move || node.shutdown(Duration::from_millis(100)));
+    let start = Instant::now();
+    while !ends.is_finished() && start.elapsed() < Duration::from_secs(4) {
+        // SAFETY: the thread was not joined.
+        unsafe { libc::pthread_kill(ends.as_pthread_t(), libc::SIGUSR2) };
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let in_time = ends.is_finished();
+    drop(stopped);
+    let _ = ends.join();
+    assert!(in_time, "signals keep it from its end");
     process.tell(&());
     process.finish();
 }
