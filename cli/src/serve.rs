@@ -38,9 +38,9 @@ pub(crate) const LINGER: Range<f64> = Range::new(0.0, 86_400.0);
 #[command(
     after_help = "Programs attach by Node::attach, and those that were built for libibverbs are \
     started with trunkline run. The configuration file is TOML, with the names of the options as \
-    keys (segment-bytes = \"1G\"), but for --detach and --end-when-idle; an option of the command \
-    line goes before the file's. The service ends at SIGINT and SIGTERM: programs hear of it, and \
-    their peers do."
+    keys (segment-bytes = \"1G\"), but for --detach, --end-when-idle and --log; an option of the \
+    command line goes before the file's. The service ends at SIGINT and SIGTERM: programs hear of \
+    it, and their peers do."
 )]
 pub(crate) struct ServeArgs {
     /// Configuration file (TOML).
