@@ -148,6 +148,13 @@ fn print_service(service: &ServiceStatus, out: &mut impl Write) -> io::Result<()
             "{programs} turned away without a descriptor: LimitNOFILE=, ulimit -n"
         )?;
     }
+    if service.beyond_limits > 0 {
+        let requests = service.beyond_limits;
+        writeln!(
+            out,
+            "{requests} requests beyond limits: see the log of the service"
+        )?;
+    }
     if service.clients.is_empty() {
         return Ok(());
     }
@@ -246,7 +253,7 @@ mod tests {
             "counters": counts, "drops": drops, "peers": vec![peer; 20], "peer_count": 300,
             "service": {
                 "clients": vec![client; 20], "client_count": 20, "qps": 99, "violations": 3,
-                "without_descriptor": u64::MAX,
+                "without_descriptor": u64::MAX, "beyond_limits": u64::MAX,
             },
         }))
         .unwrap()

@@ -169,6 +169,13 @@ pub(crate) fn without_descriptor(programs: u64, why: &str) {
     warn!(programs, why, "programs were turned away");
 }
 
+/// A program asked for more than it, or all of its user, may have; so did others that were not told
+/// of.
+pub(crate) fn beyond_limit(client: &ClientStatus, refusals: u64, why: &str) {
+    let ClientStatus { name, pid, uid, .. } = client;
+    warn!(%name, pid, uid, refusals, why, "a program asked for more than it may have");
+}
+
 /// A program promotes no memory at its service any more.
 pub(crate) fn never_promoted(why: &NotPromoted) {
     warn!(%why, "no memory of this program can be shared with its service");

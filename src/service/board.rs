@@ -54,6 +54,10 @@ pub struct ServiceStatus {
     /// How many programs were turned away, or parted with, as the service had no descriptor left.
     #[serde(default)]
     pub without_descriptor: u64,
+    /// How many requests of programs were refused, as the program, or all of its user, had as much
+    /// as they may ([`Limits`](super::Limits)).
+    #[serde(default)]
+    pub beyond_limits: u64,
 }
 
 /// What the service and its thread share.
@@ -64,6 +68,8 @@ pub(super) struct Board {
     pub(super) violations: AtomicU64,
     /// Programs for which there was no descriptor.
     pub(super) without_descriptor: AtomicU64,
+    /// Requests that were refused for a limit.
+    pub(super) beyond_limits: AtomicU64,
     /// The thread ends.
     pub(super) stop: AtomicBool,
     /// It has ended as nobody used the service.
@@ -111,6 +117,7 @@ impl Board {
             qps,
             violations: self.violations.load(Ordering::Relaxed),
             without_descriptor: self.without_descriptor.load(Ordering::Relaxed),
+            beyond_limits: self.beyond_limits.load(Ordering::Relaxed),
         }
     }
 }

@@ -161,6 +161,12 @@ impl Service {
     pub fn without_descriptor(&self) -> u64 {
         self.board.without_descriptor.load(Ordering::Relaxed)
     }
+
+    /// How many requests of programs were refused, as the program, or all of its user, had as much
+    /// as they may.
+    pub fn beyond_limits(&self) -> u64 {
+        self.board.beyond_limits.load(Ordering::Relaxed)
+    }
 }
 
 impl Drop for Service {

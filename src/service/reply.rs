@@ -16,6 +16,8 @@ pub(super) struct Reply {
     /// A segment that the answer tells of, whose descriptor goes first.
     pub(super) segment: Option<NewSegment>,
     pub(super) descriptor: Option<Arc<OwnedFd>>,
+    /// It refuses what is beyond a limit.
+    pub(super) is_beyond_limit: bool,
 }
 
 impl<A: Into<Answer>> From<A> for Reply {
@@ -24,6 +26,7 @@ impl<A: Into<Answer>> From<A> for Reply {
             answer: answer.into(),
             segment: None,
             descriptor: None,
+            is_beyond_limit: false,
         }
     }
 }
@@ -32,6 +35,8 @@ impl<A: Into<Answer>> From<A> for Reply {
 #[derive(Debug)]
 pub(super) enum Refusal {
     Verbs(VerbsError),
+    /// The program, or all of its user, have as much as they may; verbs have no error for it.
+    Limit(String),
     /// Verbs have no error for it.
     Other {
         errno: i32,
@@ -57,10 +62,14 @@ impl Refusal {
 
     /// All programs of the user may have `limit` together, and that is taken.
     pub(super) fn user_has_all(what: &str, limit: u64) -> Self {
-        Self::Other {
-            errno: ENOMEM,
-            text: format!("no more {what}: the limit of all programs of the user is {limit}"),
-        }
+        Self::Limit(format!(
+            "no more {what}: the limit of all programs of the user is {limit}"
+        ))
+    }
+
+    /// Whether it is for a limit.
+    pub(super) const fn is_for_limit(&self) -> bool {
+        matches!(self, Self::Limit(_) | Self::Verbs(VerbsError::Limit { .. }))
     }
 
     /// `renamed`: with the program's names of objects.
@@ -74,13 +83,18 @@ impl Refusal {
                     error: Some(error.parts().map_text(Text::clipped)),
                 }
             }
-            Self::Other { errno, text } => Failed {
-                errno: errno.unsigned_abs(),
-                text: Text::clipped(text),
-                error: None,
-            },
+            Self::Limit(text) => failed(ENOMEM, text),
+            Self::Other { errno, text } => failed(*errno, text),
         };
         failed.into()
+    }
+}
+
+fn failed(errno: i32, text: &str) -> Failed {
+    Failed {
+        errno: errno.unsigned_abs(),
+        text: Text::clipped(text),
+        error: None,
     }
 }
 
@@ -104,12 +118,13 @@ impl From<Error> for Refusal {
 
 impl From<PieceError> for Refusal {
     fn from(error: PieceError) -> Self {
-        if let PieceError::Shared { limit, .. } = error {
-            return Self::user_has_all("bytes of segments", limit);
-        }
-        Self::Other {
-            errno: ENOMEM,
-            text: error.to_string(),
+        match error {
+            PieceError::Shared { limit, .. } => Self::user_has_all("bytes of segments", limit),
+            PieceError::Quota { .. } => Self::Limit(error.to_string()),
+            _ => Self::Other {
+                errno: ENOMEM,
+                text: error.to_string(),
+            },
         }
     }
 }

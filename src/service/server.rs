@@ -28,7 +28,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 use trunkline_dataplane::process::with_signals_blocked;
 use trunkline_host::Closer;
-use trunkline_host::control::answers::{Detached, Refused};
+use trunkline_host::control::answers::{Detached, Failed, Refused};
 use trunkline_host::control::attributes::Reason;
 use trunkline_host::control::{Answer, MAX_MESSAGE, Text};
 use trunkline_host::segment::check_overcommit;
@@ -76,6 +76,8 @@ pub(super) struct Server {
     /// Closes the sockets of those that are not let in.
     turned_away: TurnedAway,
     shortage: Shortage,
+    /// What programs asked for beyond limits.
+    beyond_limits: Shortage,
     idle: Idle,
     /// Programs that want to be let in are waited for.
     listens: bool,
@@ -146,6 +148,7 @@ impl Server {
             closing: Vec::new(),
             turned_away,
             shortage: Shortage::default(),
+            beyond_limits: Shortage::default(),
             idle: Idle::begin(Instant::now()),
             listens: true,
             is_news: false,
@@ -395,9 +398,24 @@ impl Server {
             // What follows from the request is told before its answer is.
             self.tell_events();
         }
+        if let Answer::Failed(Failed { text, .. }) = &reply.answer
+            && reply.is_beyond_limit
+        {
+            self.note_beyond_limit(token, text.as_str());
+        }
         match self.clients.get(&token) {
             Some(attached) => deliver(&attached.client, number, &reply).map(|()| true),
             None => Ok(false),
+        }
+    }
+
+    /// Counts what was refused for a limit, and says so now and then.
+    fn note_beyond_limit(&mut self, token: u64, why: &str) {
+        self.board.beyond_limits.fetch_add(1, Ordering::Relaxed);
+        if let Some(refusals) = self.beyond_limits.note(Instant::now())
+            && let Some(attached) = self.clients.get(&token)
+        {
+            log::beyond_limit(&attached.client.status(), refusals, why);
         }
     }
 

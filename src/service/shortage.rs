@@ -1,4 +1,4 @@
-//! What a service says of it that it has no descriptor left.
+//! What a service says of it that it has no descriptor left, or a program all that it may have.
 
 use std::time::{Duration, Instant};
 
@@ -9,17 +9,17 @@ const PAUSE: Duration = Duration::from_secs(10);
 pub(super) const REMEDY: &str = "the service has no descriptor left: LimitNOFILE= of its systemd \
      unit, or ulimit -n where it is started, allows it more";
 
-/// Programs that were turned away because of it.
+/// How often something was refused because of it.
 #[derive(Debug, Default)]
 pub(super) struct Shortage {
     /// When the log was told last.
     told: Option<Instant>,
-    /// Those of which it was not.
+    /// Refusals of which it was not.
     untold: u64,
 }
 
 impl Shortage {
-    /// Notes one program more. Gives how many the log has not heard of where it is to be told now:
+    /// Notes one refusal more. Gives how many the log has not heard of where it is to be told now:
     /// of the first one at once, and of others now and then, as it may be any number.
     pub(super) fn note(&mut self, now: Instant) -> Option<u64> {
         self.untold += 1;

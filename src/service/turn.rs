@@ -160,7 +160,10 @@ impl Turn<'_> {
             answer.ok_or_else(|| Parting::new(Reason::BadMessage, "it is attached already"))?;
         Ok(answer.unwrap_or_else(|refusal| {
             let renamed = |error| desk.renamed(error, request);
-            refusal.to_answer(renamed).into()
+            Reply {
+                is_beyond_limit: refusal.is_for_limit(),
+                ..refusal.to_answer(renamed).into()
+            }
         }))
     }
 }

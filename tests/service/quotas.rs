@@ -72,6 +72,8 @@ fn each_quota_is_refused_by_its_name_and_what_is_freed_can_be_had_again() {
     assert!(!why.is_empty());
     let big = ask::AllocMemory { words: 1 << 24 };
     assert!(matches!(raw.ask(big), Answer::Failed(_)));
+    let beyond_limits = all.0.beyond_limits();
+    assert!((8..=10).contains(&beyond_limits), "{beyond_limits} of 9");
     for depth in [0, 1 << 22, u32::MAX] {
         assert!(matches!(
             raw.ask(ask::ResizeCq { cq, depth }),

@@ -1,4 +1,5 @@
-//! Why a device cannot be opened, on standard error: programs show an error number at most.
+//! Why a device cannot be opened, or is down, on standard error: programs show an error number at
+//! most.
 
 use crate::node::MAX_DEVICES;
 use std::io::Write;
@@ -13,16 +14,21 @@ pub(crate) fn complain(device: usize, why: &str) {
     let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
     let said = &mut said[device];
     if *said != why {
-        // Where nobody listens there is nobody to tell.
-        let _ = writeln!(std::io::stderr(), "{}", line(device, why));
+        say(device, &format!("cannot be opened: {why}"));
         why.clone_into(said);
     }
 }
 
-fn line(device: usize, why: &str) -> String {
+/// Says something of a device.
+pub(crate) fn say(device: usize, what: &str) {
+    // Where nobody listens there is nobody to tell.
+    let _ = writeln!(std::io::stderr(), "{}", line(device, what));
+}
+
+fn line(device: usize, what: &str) -> String {
     let plain = |c: char| if c.is_control() { ' ' } else { c };
-    let why: String = why.chars().map(plain).collect();
-    format!("libibverbs (Trunkline): trunk{device} cannot be opened: {why}")
+    let what: String = what.chars().map(plain).collect();
+    format!("libibverbs (Trunkline): trunk{device} {what}")
 }
 
 /// What an error of a node inside the program means for its user.
@@ -57,7 +63,7 @@ mod tests {
 
     #[test]
     fn what_is_said_is_one_line() {
-        let expected = "libibverbs (Trunkline): trunk1 cannot be opened: no  way";
-        assert_eq!(line(1, "no\n\x1bway"), expected);
+        let expected = "libibverbs (Trunkline): trunk1 is down: no  way";
+        assert_eq!(line(1, "is down: no\n\x1bway"), expected);
     }
 }

@@ -184,17 +184,17 @@ impl OpenNode {
                     .inspect_err(|error| complain(device, &complaint::of_node(error)))?
             }
         };
-        let opened = Arc::new(Self::with(node)?);
+        let opened = Arc::new(Self::with(device, node)?);
         *open = Arc::downgrade(&opened);
         end_with_the_program();
         Ok(opened)
     }
 
-    fn with(node: Node) -> Result<Self, Errno> {
+    fn with(device: usize, node: Node) -> Result<Self, Errno> {
         let registry = Arc::new(Registry::default());
         let (told, of) = (Arc::clone(&registry), node.clone());
         let teller = std::thread::Builder::new().name("trunkline-events".into());
-        let teller = teller.spawn(move || tell_events(&of, &told))?;
+        let teller = teller.spawn(move || tell_events(device, &of, &told))?;
         Ok(Self {
             node,
             registry,
@@ -269,12 +269,16 @@ impl Drop for OpenNode {
     }
 }
 
-/// Tells the events of `node` until there are no more.
-fn tell_events(node: &Node, registry: &Registry) {
+/// Tells the events of the node of a device until there are no more.
+fn tell_events(device: usize, node: &Node, registry: &Registry) {
     while let Ok(event) = node.wait_event(NAP) {
         if let Some(event) = event {
             registry.tell(event);
         }
+    }
+    match node.health().down {
+        Some(Down::ShutDown | Down::Forked) | None => {}
+        Some(down) => complaint::say(device, &format!("is down: {down}")),
     }
 }
 

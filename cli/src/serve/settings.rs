@@ -9,6 +9,8 @@ use serde::de::value::SeqAccessDeserializer;
 use serde::de::{Error, IntoDeserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::fmt;
+use std::fs::File;
+use std::io::Read;
 use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
@@ -25,6 +27,8 @@ const QPS: Range<u64> = Range::new(1, 1 << 18);
 const COUNT: Range<u64> = Range::new(1, 1 << 20);
 const WEIGHTS: Range<u64> = Range::new(1, 64);
 const UIDS: Range<u64> = Range::new(0, u32::MAX as u64);
+/// Most bytes of a configuration file.
+const MOST_TEXT: u64 = 1 << 20;
 const BYTES: Range<u64> = Range::new(1 << 16, 1 << 48);
 
 /// The options, of the command line or of a file.
@@ -200,7 +204,10 @@ where
 
 /// How a file may say a number of bytes.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "a number of bytes is wanted, or a text such as \"1G\""
+)]
 enum Spelled {
     Number(u64),
     Text(String),
@@ -254,6 +261,10 @@ impl Settings {
             .iter()
             .map(|weight| (weight.uid, weight.weight))
             .collect();
+        let weighed: Vec<u32> = limits.weights.iter().map(|(uid, _)| *uid).collect();
+        if let Some(uid) = repeated(&weighed) {
+            return Err(wrong(format!("--weight {uid}: it is given twice")));
+        }
         Ok(Self {
             places: places(
                 first_set(&flags.address, file.address),
@@ -344,8 +355,16 @@ fn repeated<T: PartialEq>(all: &[T]) -> Option<&T> {
 }
 
 fn read(path: &Path) -> Result<Flags> {
-    let text =
-        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let cannot = || format!("cannot read {}", path.display());
+    let mut text = String::new();
+    let file = File::open(path).with_context(cannot)?;
+    file.take(MOST_TEXT + 1)
+        .read_to_string(&mut text)
+        .with_context(cannot)?;
+    if text.len() as u64 > MOST_TEXT {
+        let why = format!("{}: it is longer than {MOST_TEXT} bytes", path.display());
+        return Err(wrong(why));
+    }
     let flags: Flags = toml::from_str(&text).map_err(|error| {
         let text = error.to_string();
         wrong(format!("{}: {}", path.display(), text.trim_end()))
@@ -455,6 +474,12 @@ mod tests {
                 "--socket /run/it: it is given twice",
             ),
             ("segment-bytes = \"1X\"\n", "segment-bytes"),
+            ("segment-bytes = -1\n", "a number of bytes is wanted"),
+            (
+                "weight = [\"1=2\", \"7=1\", \"1=3\"]\n",
+                "--weight 1: it is given twice",
+            ),
+            (&"#".repeat(1 << 20 | 1), "it is longer than 1048576 bytes"),
         ] {
             let path = file(text);
             let error = Settings::of(Some(&path), &Flags::default()).unwrap_err();

@@ -107,7 +107,7 @@ pub(crate) fn run_to_the_end() {
     command
         .arg("end")
         .env("TRUNKLINE_SOCKET", &services.sockets[0]);
-    command.stdout(Stdio::piped()).stderr(Stdio::inherit());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut line = String::new();
     let said = child.stdout.take().unwrap();
@@ -120,6 +120,9 @@ pub(crate) fn run_to_the_end() {
     }
     // One that has ended is not killed any more.
     let _ = child.kill();
-    let status = child.wait().unwrap();
-    assert!(status.success(), "{status}");
+    let ended = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{}\n{said}", ended.status);
+    let down = "libibverbs (Trunkline): trunk0 is down: the service that carried the node: ";
+    assert_eq!(said.matches(down).count(), 1, "{said}");
 }
