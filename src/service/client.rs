@@ -17,7 +17,7 @@ use trunkline_dataplane::ProcessMemory;
 use trunkline_host::closer::Closer;
 use trunkline_host::control::Answer;
 use trunkline_host::piece::PieceName;
-use trunkline_host::socket::{Peer, try_send_with_fds};
+use trunkline_host::socket::{Peer, SocketError, try_send_with_fds};
 use trunkline_host::{Lent, Piece, Pieces, Share, Table, Words};
 use trunkline_qpmap::Tenant;
 
@@ -146,21 +146,21 @@ impl Client {
         self.socket.as_fd()
     }
 
-    /// Sends an answer, and notes the segment that went with it. False: the client has no room for
-    /// it, as it does not read, or is gone.
-    pub(super) fn send(&self, number: u32, reply: &Reply) -> bool {
+    /// Sends an answer, and notes the segment that went with it.
+    ///
+    /// # Errors
+    /// The client has no room for it, as it does not read, or is gone.
+    pub(super) fn send(&self, number: u32, reply: &Reply) -> Result<(), SocketError> {
         let segment = reply.segment.as_ref();
         let first = segment.map(|segment| segment.file.as_fd());
         let second = reply.descriptor.as_ref().map(AsFd::as_fd);
         let descriptors: Vec<_> = first.into_iter().chain(second).collect();
         let message = reply.answer.to_bytes(number);
-        let sent = try_send_with_fds(self.socket(), &message, &descriptors).is_ok();
-        if let Some(segment) = segment
-            && sent
-        {
+        try_send_with_fds(self.socket(), &message, &descriptors)?;
+        if let Some(segment) = segment {
             self.belongings.pieces.sent(segment.number);
         }
-        sent
+        Ok(())
     }
 
     /// What it leaves: what may be busy with its descriptors still, and its belongings. It is to

@@ -186,13 +186,17 @@ pub(super) fn attach(client: &mut Client, node: &Node, limits: &Limits) -> Resul
 
 /// Sends an answer.
 pub(super) fn deliver(client: &Client, number: u32, reply: &Reply) -> Result<(), Parting> {
-    match client.send(number, reply) {
-        true => Ok(()),
-        false => Err(Parting::new(
-            Reason::TooManyRequests,
-            "it does not read its answers",
-        )),
-    }
+    client.send(number, reply).map_err(|error| match error {
+        SocketError::System(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::BrokenPipe | ErrorKind::ConnectionReset
+            ) =>
+        {
+            Parting::new(Reason::Asked, "it closed its end")
+        }
+        _ => Parting::new(Reason::TooManyRequests, "it does not read its answers"),
+    })
 }
 
 /// The next message of a program, if there is one.

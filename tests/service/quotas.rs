@@ -310,3 +310,17 @@ fn programs_beyond_the_limit_are_turned_away_and_let_in_when_there_is_room() {
     }
     is_clean(&all.0);
 }
+
+#[test]
+fn a_program_that_ends_before_its_answer_comes_has_violated_nothing() {
+    let all = service(|_| {});
+    for _ in 0..300 {
+        let mut raw = Raw::attach(&all.1);
+        for _ in 0..4 {
+            raw.say(ask::AllocPd {});
+        }
+        drop(raw);
+    }
+    is_clean(&all.0);
+    assert_eq!(all.0.violations(), 0);
+}
