@@ -53,8 +53,11 @@ const LINK_MASK: u32 = super::config::MAX_WINDOW - 1;
 const MAX_ATTEMPT: u8 = u8::MAX;
 /// A sender that was silent for less goes on as it was.
 const IDLE_NS: u64 = 10 * MILLISECOND;
-/// Packets without a loss after which a path counts as one that loses none.
-const CLEAN: u64 = 1024;
+/// What a path has lost of one window counts for so many packets: one that loses again within them,
+/// and [so many times more](SICK), loses whatever others send.
+const LOSS: u64 = 256;
+/// How often that is, in a row, beside the first time.
+const SICK: u64 = 3;
 /// Packets that are promised at once: more are asked for when they are recorded.
 const MAX_GRANT: u64 = 1024;
 /// Acknowledgements that are asked for per window where bursts must be short; of no fewer packets
@@ -100,8 +103,10 @@ pub(super) struct Sender<I> {
     urgent: Urgent,
     settled_count: u32,
     lost_count: u32,
-    /// Once what is before it was acknowledged, nothing was lost for [`CLEAN`] packets.
-    clean_from: u64,
+    /// Losses are forgotten once what is before it was acknowledged: each adds [`LOSS`].
+    losses_until: u64,
+    /// What is lost before it was under way when a loss was counted, and counts with that one.
+    counted_until: u64,
     /// No lost packet has a number below it.
     lost_from: u64,
     /// List of packets sent again, in order of transmission.
@@ -163,7 +168,8 @@ impl<I: Copy> Sender<I> {
             urgent: Urgent::default(),
             settled_count: 0,
             lost_count: 0,
-            clean_from: 0,
+            losses_until: 0,
+            counted_until: 0,
             lost_from: 0,
             oldest: NIL,
             newest: NIL,
@@ -279,8 +285,20 @@ impl<I: Copy> Sender<I> {
     /// less traffic of others makes no room on it.
     pub(super) fn turnaround_ns(&self) -> Option<u64> {
         let grows = self.cwnd < (self.limits.window * self.limits.packet).min(MAX_WINDOW_BYTES);
-        let is_clean = self.una >= self.clean_from;
-        (grows && is_clean && self.rtt.smoothed > 0).then_some(self.rtt.smoothed)
+        let recovers = self.una < self.counted_until;
+        let is_sick = recovers || self.losses_until > self.una + SICK * LOSS;
+        (grows && !is_sick && self.rtt.smoothed > 0).then_some(self.rtt.smoothed)
+    }
+
+    /// Counts a loss, unless it is one of what was under way at the last one that counted: a queue
+    /// that overflows loses many at once.
+    fn count_loss(&mut self, number: u64) {
+        if number < self.counted_until {
+            return;
+        }
+        self.counted_until = self.next;
+        let most = self.una + (SICK + 1) * LOSS;
+        self.losses_until = (self.losses_until.max(self.una) + LOSS).min(most);
     }
 
     /// Numbers that the window has left.

@@ -6,7 +6,7 @@ use super::super::config::{
 };
 use super::super::flight::Mark;
 use super::super::rack::Verdict;
-use super::{CLEAN, MAX_ATTEMPT, NIL, Sender};
+use super::{MAX_ATTEMPT, NIL, Sender};
 use crate::control::{Acked, Control};
 use crate::time::{Instant, SECOND};
 
@@ -360,7 +360,7 @@ impl<I: Copy> Sender<I> {
         self.lost_bytes += bytes;
         self.flight.set(number, Mark::Lost, true);
         self.lost_count += 1;
-        self.clean_from = self.next + CLEAN;
+        self.count_loss(number);
         self.lost_from = self.lost_from.min(number);
         bytes
     }
