@@ -18,7 +18,6 @@ fn kill(role: &str, has_qp: bool) {
     std::thread::sleep(Duration::from_millis(200));
     let before = quiet();
     let neighbour = Neighbour::exchange(beside, &peer);
-    std::thread::sleep(Duration::from_millis(30));
     let files = memory_files();
 
     let mut process = play(role.trim_end_matches(" read"), &path);

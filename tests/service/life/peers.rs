@@ -4,6 +4,7 @@ use super::roles::{LENGTH, ROOM, UNDER_WAY};
 use crate::common::{PATIENCE, address, pattern};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use trunkline::{Access, Cq, Drive, Mr, Node, Pd, Qp, QpOptions, RecvWr, Remote, SendWr, Status};
@@ -102,7 +103,8 @@ impl Neighbour {
         Self::exchange(end, peer)
     }
 
-    /// The same with a node that is there.
+    /// The same with a node that is there. The first message has been exchanged when this returns,
+    /// so both have all that they take for it.
     pub(super) fn exchange(end: Arc<Peer>, peer: &Peer) -> Self {
         let ((qa, ca), (qb, cb)) = (end.qp(), peer.qp());
         qa.connect(qb.address()).unwrap();
@@ -112,6 +114,7 @@ impl Neighbour {
         });
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
+        let (exchanged, first) = channel();
         let thread = std::thread::spawn(move || {
             let (mut round, mut slowest) = (0, Duration::ZERO);
             while !stopped.load(Ordering::Relaxed) {
@@ -125,9 +128,12 @@ impl Neighbour {
                 assert_eq!(got, data, "round {round}");
                 slowest = slowest.max(start.elapsed());
                 round += 1;
+                // Only the first is waited for.
+                let _ = exchanged.send(());
             }
             (round, slowest)
         });
+        first.recv_timeout(PATIENCE).expect("a message");
         Self { stop, thread, end }
     }
 
