@@ -128,18 +128,16 @@ fn a_budget_bounds_the_segments_of_several_clients_and_gets_back_what_they_had()
     let page = segment::page();
     let budget = Arc::new(Budget::new((128 << 10) + 3 * page));
     let [first, second] = [0, 1].map(|_| Pieces::sharing(QUOTA, &budget));
-    let held = first.allocate(8).unwrap();
+    let held = first.allocate((64 << 10) / 8).unwrap();
     let other = second.allocate(8).unwrap();
     // The usual next one is longer than what is left.
-    let words = (3 * page / 8) as u32;
-    let last = first
-        .allocate(words - 8)
-        .and_then(|_| first.allocate(8 << 10));
-    assert!(matches!(last, Err(PieceError::Shared { .. })), "{last:?}");
+    let last = first.allocate((3 * page / 8) as u32).unwrap();
+    let refused = first.allocate(8).unwrap_err();
+    assert!(matches!(refused, PieceError::Shared { .. }), "{refused}");
     assert_eq!(first.taken() + second.taken(), (128 << 10) + 3 * page);
     let refused = second.lend(page).unwrap_err();
     assert!(matches!(refused, PieceError::Shared { wanted, .. } if wanted == page));
-    drop((held, first));
+    drop((held, last, first));
     let lent = second.lend(64 << 10).unwrap();
     assert!(second.lend(4 * page).is_err());
     drop((lent, other, second));
