@@ -167,7 +167,7 @@ impl Tenants {
     }
 
     /// A connection to a peer has sent something, and `tenant`, which is the next one there, waits
-    /// for its window, which takes `turnaround_ns`, on a path that loses nothing. Who is furthest
+    /// for its window, which takes `turnaround_ns`, on a path that is not sick. Who is furthest
     /// behind of those that wait to that peer holds back others.
     pub(crate) fn wait(&mut self, tenant: Tenant, from: (u32, u32, Instant), turnaround_ns: u64) {
         let accounts = &mut self.accounts;
