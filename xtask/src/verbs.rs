@@ -57,15 +57,14 @@ impl Options {
 /// It cannot be built; a name of the map is in no object.
 pub(crate) fn build(options: &Options) -> Result<PathBuf> {
     let profile = options.profile.as_str();
-    let arguments = [
-        "build",
-        "--quiet",
-        "--package",
-        "trunkline-verbs",
-        "--profile",
-        profile,
-    ];
-    cargo::run(cargo::cargo(&arguments), None)?;
+    // What else is built of the workspace with this profile has the same dependencies then.
+    let mut command = cargo::cargo(&["build", "--quiet", "--workspace", "--lib"]);
+    command.args(["--profile", profile]);
+    if profile == "dev" {
+        // Tests ask for more of dependencies than libraries do, and run with this one.
+        command.arg("--tests");
+    }
+    cargo::run(command, None)?;
     let target = cargo::target_dir()?;
     let built = if profile == "dev" { "debug" } else { profile };
     let archive = target.join(built).join("libtrunkline_verbs.a");

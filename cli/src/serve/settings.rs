@@ -243,15 +243,11 @@ impl Settings {
             None => Flags::default(),
         };
         let mut limits = Limits::default();
-        let counts = counts(&mut limits);
-        let set = flags.counts().into_iter().zip(file.counts());
-        for (limit, ((_, flag, _), (_, of_file, _))) in counts.into_iter().zip(set) {
-            *limit = flag.or(of_file).unwrap_or(*limit);
+        for (.., count) in &COUNTS {
+            count.set(&mut limits, flags, &file);
         }
-        let sizes = sizes(&mut limits);
-        let set = flags.sizes().into_iter().zip(file.sizes());
-        for (limit, (flag, of_file)) in sizes.into_iter().zip(set) {
-            *limit = flag.or(of_file).unwrap_or(*limit);
+        for size in &SIZES {
+            size.set(&mut limits, flags, &file);
         }
         if let Some(trust) = flags.trust.or(file.trust) {
             limits.trusted = trust.into();
@@ -277,29 +273,64 @@ impl Settings {
     }
 }
 
-/// The limits that are counts, in the order of [`Flags::counts`].
-const fn counts(limits: &mut Limits) -> [&mut u32; 8] {
-    [
-        &mut limits.clients,
-        &mut limits.clients_per_user,
-        &mut limits.qps,
-        &mut limits.cqs,
-        &mut limits.mrs,
-        &mut limits.qps_per_user,
-        &mut limits.cqs_per_user,
-        &mut limits.mrs_per_user,
-    ]
+/// The option that says a limit, and the limit.
+struct Limited<T>(fn(&Flags) -> Option<T>, fn(&mut Limits) -> &mut T);
+
+impl<T> Limited<T> {
+    /// The option of the command line goes before that of the file.
+    fn set(&self, limits: &mut Limits, flags: &Flags, file: &Flags) {
+        let Self(said, limit) = self;
+        if let Some(value) = said(flags).or_else(|| said(file)) {
+            *limit(limits) = value;
+        }
+    }
 }
 
-/// The limits that are bytes, in the order of [`Flags::sizes`].
-const fn sizes(limits: &mut Limits) -> [&mut u64; 4] {
-    [
-        &mut limits.segment_bytes,
-        &mut limits.registered_bytes,
-        &mut limits.segment_bytes_per_user,
-        &mut limits.registered_bytes_per_user,
-    ]
-}
+/// The limits that are counts, with their names in a file and their ranges.
+const COUNTS: [(&str, Range<u64>, Limited<u32>); 8] = [
+    (
+        "programs",
+        COUNT,
+        Limited(|of| of.programs, |all| &mut all.clients),
+    ),
+    (
+        "programs-per-user",
+        COUNT,
+        Limited(|of| of.programs_per_user, |all| &mut all.clients_per_user),
+    ),
+    ("qps", QPS, Limited(|of| of.qps, |all| &mut all.qps)),
+    ("cqs", COUNT, Limited(|of| of.cqs, |all| &mut all.cqs)),
+    ("mrs", COUNT, Limited(|of| of.mrs, |all| &mut all.mrs)),
+    (
+        "qps-per-user",
+        COUNT,
+        Limited(|of| of.qps_per_user, |all| &mut all.qps_per_user),
+    ),
+    (
+        "cqs-per-user",
+        COUNT,
+        Limited(|of| of.cqs_per_user, |all| &mut all.cqs_per_user),
+    ),
+    (
+        "mrs-per-user",
+        COUNT,
+        Limited(|of| of.mrs_per_user, |all| &mut all.mrs_per_user),
+    ),
+];
+
+/// The limits that are bytes.
+const SIZES: [Limited<u64>; 4] = [
+    Limited(|of| of.segment_bytes, |all| &mut all.segment_bytes),
+    Limited(|of| of.registered_bytes, |all| &mut all.registered_bytes),
+    Limited(
+        |of| of.segment_bytes_per_user,
+        |all| &mut all.segment_bytes_per_user,
+    ),
+    Limited(
+        |of| of.registered_bytes_per_user,
+        |all| &mut all.registered_bytes_per_user,
+    ),
+];
 
 /// What the command line repeats, if anything, and else what the file does.
 fn first_set<T: Clone>(flags: &[T], file: Vec<T>) -> Vec<T> {
@@ -374,37 +405,16 @@ fn read(path: &Path) -> Result<Flags> {
 }
 
 impl Flags {
-    /// The limits that are counts, with their names and ranges.
-    const fn counts(&self) -> [(&'static str, Option<u32>, Range<u64>); 8] {
-        [
-            ("programs", self.programs, COUNT),
-            ("programs-per-user", self.programs_per_user, COUNT),
-            ("qps", self.qps, QPS),
-            ("cqs", self.cqs, COUNT),
-            ("mrs", self.mrs, COUNT),
-            ("qps-per-user", self.qps_per_user, COUNT),
-            ("cqs-per-user", self.cqs_per_user, COUNT),
-            ("mrs-per-user", self.mrs_per_user, COUNT),
-        ]
-    }
-
-    /// The limits that are bytes.
-    const fn sizes(&self) -> [Option<u64>; 4] {
-        [
-            self.segment_bytes,
-            self.registered_bytes,
-            self.segment_bytes_per_user,
-            self.registered_bytes_per_user,
-        ]
-    }
-
     /// Checks what the command line checks by itself.
     fn check(&self, path: &Path) -> Result<()> {
         let threads = [
             ("workers", self.workers.map(u32::from), WORKERS),
             ("connections", self.connections, CONNECTIONS),
         ];
-        for (what, value, range) in threads.into_iter().chain(self.counts()) {
+        let counts = COUNTS
+            .iter()
+            .map(|(what, range, Limited(said, _))| (*what, said(self), *range));
+        for (what, value, range) in threads.into_iter().chain(counts) {
             let value = value.map(u64::from);
             if let Some(Err(why)) = value.map(|value| range.check(value)) {
                 return Err(wrong(format!("{}: {what}: {why}", path.display())));
