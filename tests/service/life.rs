@@ -1,6 +1,8 @@
 //! How programs and services end, and what is left then: in processes of their own, so that a
 //! SIGKILL is one.
 
+#[path = "life/busy.rs"]
+mod busy;
 #[path = "life/ended.rs"]
 mod ended;
 #[path = "life/forked.rs"]
@@ -23,6 +25,8 @@ mod shortage;
 mod slow;
 #[path = "life/stopped.rs"]
 mod stopped;
+#[path = "life/truncated.rs"]
+mod truncated;
 
 use crate::common::process::{Process, hear, say};
 use crate::common::service;
