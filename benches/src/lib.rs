@@ -71,6 +71,8 @@ pub struct Measurement {
     /// Further figures, for people only.
     #[serde(skip)]
     pub notes: Vec<String>,
+    /// What is wanted of it and was not found.
+    pub missed: Vec<String>,
 }
 
 impl Measurement {
@@ -90,6 +92,7 @@ impl Measurement {
             yardstick_value,
             ratio,
             notes: Vec::new(),
+            missed: Vec::new(),
         }
     }
 
@@ -97,6 +100,15 @@ impl Measurement {
     #[must_use]
     pub fn note(mut self, note: String) -> Self {
         self.notes.push(note);
+        self
+    }
+
+    /// The same, which has missed `what` unless that was found.
+    #[must_use]
+    pub fn want(mut self, found: bool, what: impl Into<String>) -> Self {
+        if !found {
+            self.missed.push(what.into());
+        }
         self
     }
 }

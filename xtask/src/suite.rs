@@ -46,6 +46,15 @@ const PROGRAMS: [&str; 4] = [
     "hot-pieces",
 ];
 
+/// Benchmarks of a service that say what is wanted of it.
+const SERVED: [&str; 5] = [
+    "served_write64k",
+    "served_lat64",
+    "served_idle",
+    "served_fair",
+    "served_kills",
+];
+
 struct Step {
     area: &'static str,
     /// What it may take on two cores with nothing built yet, in seconds.
@@ -150,6 +159,12 @@ const STEPS: &[Step] = &[
         budget_s: 900,
         full_only: true,
         run: |_| instructions::times().map(Outcome::Passed),
+    },
+    Step {
+        area: "served",
+        budget_s: 900,
+        full_only: true,
+        run: served,
     },
     Step {
         area: "words",
@@ -372,6 +387,17 @@ fn demo(setting: &Setting) -> Result<Outcome> {
     command.args(["demo", "--qps", qps]);
     cargo::run(command, Some(setting.limit))?;
     Ok(Outcome::Passed(format!("{qps} QPs")))
+}
+
+/// What programs of a service cost, which is judged where there is nothing else on the machine.
+fn served(setting: &Setting) -> Result<Outcome> {
+    let mut command = cargo::release("trunkline-benches")?;
+    command.args(["--judge", "--rounds", "3", "--duration", "2"]);
+    for name in SERVED {
+        command.args(["--only", name]);
+    }
+    cargo::run(command, Some(setting.limit))?;
+    Ok(Outcome::Passed(SERVED.join(", ")))
 }
 
 /// So many words of rings and bytes of messages, from another seed each time, and as many words to

@@ -78,6 +78,7 @@ pub fn idle(setting: &Setting) -> Result<Measurement> {
         "the most it may be: 0.5 % of a core",
         (loaded, MOST),
     )
+    .want(loaded < MOST, format!("less than {MOST:.0}"))
     .note(format!("without clients: {alone:.0}")))
 }
 

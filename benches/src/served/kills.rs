@@ -26,6 +26,10 @@ use std::time::Duration;
 const MOMENTS: usize = 8;
 /// A peer has to hear the end within this, in ms.
 const SOON: f64 = 100.0;
+/// How many times the round trips beside ends in order those beside kills may take.
+const TIMES: f64 = 1.5;
+/// By how much the memory of a service may grow, in percent.
+const MOST_GROWTH: f64 = 1.0;
 /// What is counted begins with the end of a victim and lasts so long: some hundred round trips, so
 /// that one in each that takes long shows in the 99th percentile.
 const WATCHED: Duration = Duration::from_millis(20);
@@ -239,9 +243,18 @@ pub fn kills(setting: &Setting) -> Result<Measurement> {
     .note(format!("{} bytes verified, none wrong", scene.verified))
     .note(format!(
         "resident bytes of the services: {} and {} after a warm-up, {:+.2} % and {:+.2} % \
-         after the others; 1 % is wanted",
+         after the others; {MOST_GROWTH} % is wanted",
         before[0], before[1], grown[0], grown[1]
-    )))
+    ))
+    .want(
+        killed.median() <= TIMES * in_order.median(),
+        format!("at most {TIMES} times the round trips beside ends in order"),
+    )
+    .want(most <= SOON, "each peer hears of a kill in time")
+    .want(
+        grown.into_iter().all(|percent| percent <= MOST_GROWTH),
+        format!("memory grows by {MOST_GROWTH} % at most"),
+    ))
 }
 
 /// In percent.

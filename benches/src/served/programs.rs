@@ -93,6 +93,19 @@ pub(super) fn perftest(
     services: &[Service],
     line: &str,
 ) -> Result<(Run, Figures)> {
+    perftest_promoting(trunkline, services, "auto", line)
+}
+
+/// The same with memory that is shared with the services as `TRUNKLINE_PROMOTE` says.
+///
+/// # Errors
+/// As [`perftest`].
+pub(super) fn perftest_promoting(
+    trunkline: &Trunkline,
+    services: &[Service],
+    promote: &str,
+    line: &str,
+) -> Result<(Run, Figures)> {
     let (name, options) = line.split_once(' ').context("a program and its options")?;
     need(name, "perftest")?;
     let [Some(first), Some(last)] = [services.first(), services.last()] else {
@@ -101,6 +114,7 @@ pub(super) fn perftest(
     let port = next_port();
     let command = |service: &Service| {
         let mut command = trunkline.command();
+        command.env("TRUNKLINE_PROMOTE", promote);
         command.args(["run", "--socket", service.socket(), name, "-d", "trunk0"]);
         command.args(["-x", "0", "-F", "-p", &port.to_string()]);
         command.args(options.split_whitespace());

@@ -146,13 +146,15 @@ pub fn fair(setting: &Setting) -> Result<Measurement> {
     let mut shares = shares_of(setting, &[])?;
     let mut alone = shares_of(setting, &["--connections", "1"])?;
     let all: Vec<_> = shares.iter().map(|share| format!("{share:.1}")).collect();
+    let share = median(&mut shares);
     Ok(Measurement::new(
         "served_fair",
         "% of all bytes that a client with one QP has beside one with 10,000 busy ones, both of \
          equal weight and to the same peer",
         "half; 45 to 55 are wanted",
-        (median(&mut shares), 50.0),
+        (share, 50.0),
     )
+    .want((45.0..=55.0).contains(&share), "45 to 55 %")
     .note(format!("each round: {}", all.join(", ")))
     .note(format!(
         "{:.1} where the services have one connection to each other",

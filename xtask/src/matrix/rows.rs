@@ -182,12 +182,14 @@ fn pingpongs(rows: &mut Vec<Row>, peer: Peer) {
         "ibv_srq_pingpong",
     ] {
         let mut add = |options: String| rows.push(Row::new(program, options, ROUNDS));
-        for (size, count) in [(1, 200), (64, 200), (1024, 200), (4096, 200)] {
-            // A datagram is one packet, and that program's are of 1,024 bytes at most.
-            if size <= 1024 || program != "ibv_ud_pingpong" {
-                add(format!("-c -n {count} -s {size}"));
-                add(format!("-c -n {count} -s {size} -e"));
-            }
+        // A datagram is one packet.
+        let most = match program {
+            "ibv_ud_pingpong" => 2048,
+            _ => 4096,
+        };
+        for size in [1, 64, 1024, most] {
+            add(format!("-c -n 200 -s {size}"));
+            add(format!("-c -n 200 -s {size} -e"));
         }
         if program != "ibv_ud_pingpong" {
             for (size, count) in [(65_536, 100), (1_048_576, 30)] {
@@ -260,9 +262,16 @@ fn perftest(rows: &mut Vec<Row>, program: &'static str, connection: &str, peer: 
         for options in common(program, connection) {
             // Soft-RoCE whose timer has run out sends other bytes under the numbers that it sends
             // again, and its timer does run out here. That is refused as it should be.
-            if peer == Peer::Ours || !options.contains("-b -q") {
-                add(count, options);
+            if peer == Peer::Guest && options.contains("-b -q") {
+                continue;
             }
+            let options = match (peer, program, options) {
+                // 16 READs of 64 KiB on each QP wait before a slow guest for longer than its timer,
+                // and it asks for all of them again for ever (docs/known-defects.md).
+                (Peer::Guest, "ib_read_bw", "-q 16") => "-q 16 -o 1",
+                _ => options,
+            };
+            add(count, options);
         }
         if !is_atomic {
             for size in sizes(connection, is_bw) {
@@ -298,6 +307,12 @@ fn common(program: &str, connection: &str) -> Vec<&'static str> {
         if is_send {
             all.extend(["-r 16 -t 8", "--use-srq -q 4", "--use-srq -e"]);
         }
+    }
+    if connection == "RC" && (is_send || is_write) {
+        all.push(if is_bw { "-I 64 -s 64" } else { "-I 0 -s 64" });
+    }
+    if unsized_bulk && is_send {
+        all.push("-s 1024 -e");
     }
     if program.starts_with("ib_read") || program.starts_with("ib_atomic") {
         all.push("-o 4");
