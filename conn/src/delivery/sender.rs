@@ -208,6 +208,8 @@ impl<I: Copy> Sender<I> {
             "a recycled window is empty"
         );
         (self.una, self.next, self.high, self.first_once) = (next, next, next, next);
+        // What was lost before is another connection's, or this one's before it rested.
+        (self.losses_until, self.counted_until) = (next, next);
         self.lost_from = next;
         self.urgent = Urgent::default();
         self.flight.start(next);

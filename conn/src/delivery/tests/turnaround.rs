@@ -20,17 +20,22 @@ struct Sender {
 
 impl Sender {
     fn new(control: CongestionControl, window: u32) -> Self {
-        let now = Instant::from_nanos(SECOND);
         let config = Config {
             control,
             window,
             ..Config::default()
         };
+        Self::with(&config, Pool::new(Policy::default()))
+    }
+
+    /// Its window comes from `pool`.
+    fn with(config: &Config, pool: Pool<u64>) -> Self {
+        let now = Instant::from_nanos(SECOND);
         Self {
-            connection: Delivery::new(&config, now),
-            pool: Pool::new(Policy::default()),
+            connection: Delivery::new(config, now),
+            pool,
             now,
-            next: 0,
+            next: config.first_tx as u32,
         }
     }
 
@@ -91,8 +96,8 @@ impl Sender {
         let first = self.next;
         let echo = self.send(5);
         self.now = self.now + RTT_NS;
-        // All but the first two.
-        self.hear(first, &[0b111], echo);
+        // All but the first two: the lowest bit is that of the second one.
+        self.hear(first, &[0b1110], echo);
         assert_eq!(self.connection.turnaround_ns(), None, "it recovers");
         let mut again = 0;
         while self.connection.peek_retransmit(self.now).is_some() {
@@ -140,4 +145,77 @@ fn a_path_that_loses_seldom_has_a_turnaround() {
             sender.round(1);
         }
     }
+}
+
+#[test]
+fn a_path_that_was_well_for_long_may_be_sick_later() {
+    let mut sender = Sender::new(CongestionControl::Delay, MAX_WINDOW);
+    for _ in 0..3 {
+        sender.round(4);
+        sender.lossy_round();
+        for _ in 0..2 * LOSS {
+            sender.round(4);
+        }
+    }
+    for _ in 0..SICK {
+        sender.lossy_round();
+        assert!(!sender.is_sick());
+    }
+    sender.lossy_round();
+    assert!(sender.is_sick());
+}
+
+/// Connections begin at numbers of their own, and take windows that others gave back.
+#[test]
+fn a_window_that_another_connection_had_tells_nothing_of_its_losses() {
+    let config = |first_tx| Config {
+        first_tx,
+        window: MAX_WINDOW,
+        ..Config::default()
+    };
+    let mut other = Sender::with(&config(1 << 40), Pool::new(Policy::default()));
+    other.round(4);
+    for _ in 0..=SICK {
+        other.lossy_round();
+    }
+    assert!(other.is_sick());
+    assert!(other.connection.try_idle(&mut other.pool).is_some());
+    for first_tx in [0, 1 << 20, 1 << 40, 1 << 41] {
+        let mut sender = Sender::with(&config(first_tx), other.pool);
+        assert_eq!(sender.pool.free(), 1);
+        sender.round(4);
+        assert!(!sender.is_sick(), "{first_tx}: nothing was lost on it");
+        for _ in 0..SICK {
+            sender.lossy_round();
+            assert!(!sender.is_sick(), "{first_tx}");
+        }
+        sender.lossy_round();
+        assert!(sender.is_sick(), "{first_tx}");
+        assert!(sender.connection.try_idle(&mut sender.pool).is_some());
+        other.pool = sender.pool;
+    }
+}
+
+/// Nothing behind it tells of the last packet: a probe takes its place.
+#[test]
+fn a_path_that_loses_the_last_packet_of_each_window_has_no_turnaround() {
+    let mut sender = Sender::new(CongestionControl::Delay, MAX_WINDOW);
+    sender.round(4);
+    for lost in 0..=SICK {
+        assert!(!sender.is_sick(), "after {lost}");
+        let echo = sender.send(5);
+        sender.now = sender.now + RTT_NS;
+        sender.hear(sender.next - 1, &[], echo);
+        sender.now = sender
+            .connection
+            .poll_timeout(&sender.pool)
+            .expect("a probe");
+        sender.connection.handle_timeout(sender.now, &sender.pool);
+        assert!(sender.connection.peek_retransmit(sender.now).is_some());
+        assert!(sender.is_sick(), "it recovers");
+        let again = sender.connection.retransmit(sender.now, 1000).timestamp;
+        sender.now = sender.now + RTT_NS;
+        sender.hear(sender.next, &[], again);
+    }
+    assert!(sender.is_sick());
 }
