@@ -254,17 +254,16 @@ impl Requester {
                 ack_req: true,
             });
         }
-        let (in_flight, window) = (self.in_flight(psn), self.window.packets());
-        if in_flight >= window {
+        let window = self.window.packets();
+        if self.in_flight(psn) >= window {
             return None;
         }
         let (offset, length) = segment::part(entry.request.length, mtu, self.packet);
         let last = self.packet + 1 == entry.packets;
-        let ack_req = paced
-            || last
-            || self.unasked + 1 >= self.ask_after.min(window / ASKS_PER_WINDOW)
-            // It fills the window, and none of those that do has asked.
-            || in_flight + 1 >= window && self.unasked >= in_flight;
+        // So one of those that fill a window has asked, be it narrowed by half since: it is no more
+        // than once before another one that asks leaves, but where all is sent again.
+        let ack_req =
+            paced || last || self.unasked + 1 >= self.ask_after.min(window / ASKS_PER_WINDOW);
         Some(Next {
             psn,
             span: 1,
