@@ -55,7 +55,8 @@ pub struct ServiceStatus {
     #[serde(default)]
     pub without_descriptor: u64,
     /// How many requests of programs were refused, as the program, or all of its user, had as much
-    /// as they may ([`Limits`](super::Limits)).
+    /// as they may ([`Limits`](super::Limits)), and programs that were not let in, as there were as
+    /// many as there may be.
     #[serde(default)]
     pub beyond_limits: u64,
 }

@@ -163,7 +163,7 @@ impl Service {
     }
 
     /// How many requests of programs were refused, as the program, or all of its user, had as much
-    /// as they may.
+    /// as they may, and programs that were not let in, as there were as many as there may be.
     pub fn beyond_limits(&self) -> u64 {
         self.board.beyond_limits.load(Ordering::Relaxed)
     }

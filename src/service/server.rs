@@ -274,6 +274,11 @@ impl Server {
     /// first.
     fn refuse(&mut self, uid: Option<u32>, socket: OwnedFd, why: &greeting::TurnedAway) {
         self.note_shortage(why.0);
+        if why.0 == Reason::TooManyClients
+            && let Some(refusals) = self.count_beyond_limit()
+        {
+            log::turned_away(uid, refusals, &why.1);
+        }
         let refused = greeting::refused(why).to_bytes(0);
         // It may be gone.
         let _ = try_send_with_fds(socket.as_fd(), &refused, &[]);
@@ -409,10 +414,16 @@ impl Server {
         }
     }
 
+    /// Counts what was refused for a limit; gives how many the log has not heard of where it is to
+    /// be told now.
+    fn count_beyond_limit(&mut self) -> Option<u64> {
+        self.board.beyond_limits.fetch_add(1, Ordering::Relaxed);
+        self.beyond_limits.note(Instant::now())
+    }
+
     /// Counts what was refused for a limit, and says so now and then.
     fn note_beyond_limit(&mut self, token: u64, why: &str) {
-        self.board.beyond_limits.fetch_add(1, Ordering::Relaxed);
-        if let Some(refusals) = self.beyond_limits.note(Instant::now())
+        if let Some(refusals) = self.count_beyond_limit()
             && let Some(attached) = self.clients.get(&token)
         {
             log::beyond_limit(&attached.client.status(), refusals, why);

@@ -308,6 +308,8 @@ fn programs_beyond_the_limit_are_turned_away_and_let_in_when_there_is_room() {
         until("they are gone", || all.0.clients().is_empty());
         std::thread::sleep(Duration::from_millis(pause));
     }
+    let beyond_limits = all.0.beyond_limits();
+    assert!(beyond_limits >= 4, "{beyond_limits} are counted");
     is_clean(&all.0);
 }
 
