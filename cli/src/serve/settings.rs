@@ -459,6 +459,60 @@ mod tests {
     }
 
     #[test]
+    fn each_limit_is_the_one_that_is_named() {
+        const NAMES: [&str; 12] = [
+            "programs",
+            "programs-per-user",
+            "qps",
+            "cqs",
+            "mrs",
+            "qps-per-user",
+            "cqs-per-user",
+            "mrs-per-user",
+            "segment-bytes",
+            "registered-bytes",
+            "segment-bytes-per-user",
+            "registered-bytes-per-user",
+        ];
+        let said = |from: u32| -> String {
+            let lines = NAMES.iter().zip(from..);
+            lines
+                .map(|(name, value)| format!("{name} = {value}\n"))
+                .collect()
+        };
+        let shown = |settings: &Settings| {
+            let all = &settings.limits;
+            let counts = [
+                all.clients,
+                all.clients_per_user,
+                all.qps,
+                all.cqs,
+                all.mrs,
+                all.qps_per_user,
+                all.cqs_per_user,
+                all.mrs_per_user,
+            ];
+            let sizes = [
+                all.segment_bytes,
+                all.registered_bytes,
+                all.segment_bytes_per_user,
+                all.registered_bytes_per_user,
+            ];
+            let all = counts.map(u64::from).into_iter().chain(sizes);
+            all.collect::<Vec<_>>()
+        };
+        let path = file(&said(70_000));
+        let flags: Flags = toml::from_str(&said(80_000)).unwrap();
+        let of_file = Settings::of(Some(&path), &Flags::default()).unwrap();
+        let of_flags = Settings::of(None, &flags).unwrap();
+        let of_both = Settings::of(Some(&path), &flags).unwrap();
+        std::fs::remove_file(path).unwrap();
+        assert_eq!(shown(&of_file), (70_000..70_012).collect::<Vec<_>>());
+        assert_eq!(shown(&of_flags), (80_000..80_012).collect::<Vec<_>>());
+        assert_eq!(shown(&of_both), shown(&of_flags));
+    }
+
+    #[test]
     fn what_is_wrong_in_a_file_is_named() {
         for (text, named) in [
             ("qsp = 7\n", "qsp"),
