@@ -61,8 +61,8 @@ pub(crate) fn build(options: &Options) -> Result<PathBuf> {
     let mut command = cargo::cargo(&["build", "--quiet", "--workspace", "--lib"]);
     command.args(["--profile", profile]);
     if profile == "dev" {
-        // Tests ask for more of dependencies than libraries do, and run with this one.
-        command.arg("--tests");
+        // Tests ask for more of dependencies than libraries do; these are the ones that run it.
+        command.args(["--test", "programs"]);
     }
     cargo::run(command, None)?;
     let target = cargo::target_dir()?;

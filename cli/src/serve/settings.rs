@@ -387,15 +387,16 @@ fn repeated<T: PartialEq>(all: &[T]) -> Option<&T> {
 
 fn read(path: &Path) -> Result<Flags> {
     let cannot = || format!("cannot read {}", path.display());
-    let mut text = String::new();
+    let mut text = Vec::new();
     let file = File::open(path).with_context(cannot)?;
     file.take(MOST_TEXT + 1)
-        .read_to_string(&mut text)
+        .read_to_end(&mut text)
         .with_context(cannot)?;
     if text.len() as u64 > MOST_TEXT {
         let why = format!("{}: it is longer than {MOST_TEXT} bytes", path.display());
         return Err(wrong(why));
     }
+    let text = String::from_utf8(text).with_context(cannot)?;
     let flags: Flags = toml::from_str(&text).map_err(|error| {
         let text = error.to_string();
         wrong(format!("{}: {}", path.display(), text.trim_end()))
@@ -544,6 +545,11 @@ mod tests {
                 "--weight 1: it is given twice",
             ),
             (&"#".repeat(1 << 20 | 1), "it is longer than 1048576 bytes"),
+            // Its last character does not end where what is read does.
+            (
+                &format!("#{}", "\u{e9}".repeat(1 << 20)),
+                "it is longer than 1048576 bytes",
+            ),
         ] {
             let path = file(text);
             let error = Settings::of(Some(&path), &Flags::default()).unwrap_err();
