@@ -6,6 +6,8 @@ mod common;
 mod holds;
 #[path = "service/hostile.rs"]
 mod hostile;
+#[path = "service/link.rs"]
+mod link;
 #[path = "service/promotion.rs"]
 mod promotion;
 
