@@ -2,22 +2,25 @@
 
 use crate::library::library;
 use crate::pair::{Addresses, Services};
-use std::io::{BufRead, BufReader};
+use crate::served::Served;
+use std::io::{BufRead, BufReader, Lines};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// How long a program may take until it has heard of the end.
 const PATIENCE: Duration = Duration::from_secs(10);
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs");
-const SOURCES: [&str; 6] = [
+const SOURCES: [&str; 8] = [
     "laws.c",
     "requests.c",
     "refusals.c",
     "events.c",
     "channels.c",
     "ends.c",
+    "timeouts.c",
+    "threads.c",
 ];
 
 /// The program, built in a folder of its own.
@@ -68,9 +71,9 @@ impl Drop for Laws {
     }
 }
 
-/// Runs all laws, with each kind of node.
-pub(crate) fn run() {
-    let Some(laws) = Laws::build("laws") else {
+/// Runs all laws that have no process for themselves, or the one of that name, with each kind of node.
+pub(crate) fn run(one: Option<&str>) {
+    let Some(laws) = Laws::build(one.unwrap_or("laws")) else {
         return;
     };
     let services = Services::new();
@@ -87,13 +90,58 @@ pub(crate) fn run() {
             ("TRUNKLINE_PROMOTE", "always"),
         ],
     ] {
-        let ran = laws.command().envs(variables).output().unwrap();
-        let said = String::from_utf8_lossy(&ran.stderr);
-        assert!(
-            ran.status.success(),
-            "{variables:?}: {}\n{said}",
-            ran.status
-        );
+        holds(laws.command().args(one).envs(variables));
+    }
+}
+
+/// The same with a service of one's own, that has this socket.
+pub(crate) fn run_at(socket: &str) {
+    if let Some(laws) = Laws::build("served") {
+        holds(laws.command().env("TRUNKLINE_SOCKET", socket));
+    }
+}
+
+/// Runs a program, whose laws are to hold.
+fn holds(program: &mut Command) {
+    let ran = program.output().unwrap();
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{program:?}: {}\n{said}", ran.status);
+}
+
+/// A program that a service carries and that says, line by line, what it waits for.
+struct Waiting {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Waiting {
+    fn start(laws: &Laws, one: &str, socket: &str) -> Self {
+        let mut command = laws.command();
+        command.arg(one).env("TRUNKLINE_SOCKET", socket);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    /// It waits for that.
+    fn waits_for(&mut self, what: &str) {
+        let line = self.lines.next().map(Result::unwrap);
+        assert_eq!(line.as_deref(), Some(what));
+    }
+
+    /// All its laws held; gives what it said on standard error.
+    fn ends(mut self) -> String {
+        let until = Instant::now() + PATIENCE;
+        while self.child.try_wait().unwrap().is_none() && Instant::now() < until {
+            sleep(Duration::from_millis(5));
+        }
+        // One that has ended is not killed any more.
+        let _ = self.child.kill();
+        let ended = self.child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success(), "{}\n{said}", ended.status);
+        said.into_owned()
     }
 }
 
@@ -103,26 +151,30 @@ pub(crate) fn run_to_the_end() {
         return;
     };
     let services = Services::new();
-    let mut command = laws.command();
-    command
-        .arg("end")
-        .env("TRUNKLINE_SOCKET", &services.sockets[0]);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    let mut line = String::new();
-    let said = child.stdout.take().unwrap();
-    BufReader::new(said).read_line(&mut line).unwrap();
-    assert_eq!(line, "waiting\n");
-    drop(services);
-    let until = Instant::now() + PATIENCE;
-    while child.try_wait().unwrap().is_none() && Instant::now() < until {
-        sleep(Duration::from_millis(5));
-    }
-    // One that has ended is not killed any more.
-    let _ = child.kill();
-    let ended = child.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&ended.stderr);
-    assert!(ended.status.success(), "{}\n{said}", ended.status);
+    let socket = services.sockets[0].clone();
+    run_to(&laws, &socket, || drop(services));
+    let (killed, socket) = Served::start();
+    run_to(&laws, &socket, || drop(killed));
+}
+
+fn run_to(laws: &Laws, socket: &str, end: impl FnOnce()) {
+    let mut program = Waiting::start(laws, "end", socket);
+    program.waits_for("waiting");
+    end();
+    let said = program.ends();
     let down = "libibverbs (Trunkline): trunk0 is down: the service that carried the node: ";
     assert_eq!(said.matches(down).count(), 1, "{said}");
+}
+
+/// Runs the law of a link that goes down and comes up at a service with this socket.
+pub(crate) fn run_with_the_link(socket: &str, mut set_link: impl FnMut(&str)) {
+    let Some(laws) = Laws::build("link") else {
+        return;
+    };
+    let mut program = Waiting::start(&laws, "link", socket);
+    for word in ["down", "up"] {
+        program.waits_for(word);
+        set_link(word);
+    }
+    program.ends();
 }

@@ -20,6 +20,18 @@ static struct ibv_qp *unused;
 static struct ibv_srq *srq;
 static struct ibv_mw *window;
 static struct ibv_ah *ah;
+/* The same device, opened once more, and a thread that waits for an event of the first opening. */
+static struct ibv_context *other;
+static pthread_t hearing;
+
+static void *hear_of_the_end(void *unused)
+{
+	struct ibv_async_event event;
+	LAW(ibv_get_async_event(context, &event) == 0);
+	LAW(event.event_type == IBV_EVENT_DEVICE_FATAL);
+	ibv_ack_async_event(&event);
+	return unused;
+}
 
 void before_the_end(void)
 {
@@ -30,6 +42,29 @@ void before_the_end(void)
 	window = ibv_alloc_mw(pd, IBV_MW_TYPE_1);
 	ah = ibv_create_ah(pd, &to);
 	LAW(srq && window && ah);
+	other = ibv_open_device(context->device);
+	LAW(other && !is_readable(other->async_fd, 0));
+	LAW(pthread_create(&hearing, NULL, hear_of_the_end, NULL) == 0);
+}
+
+/* Each opening hears once that the device has failed, be it in a call that waits or by a poll of its
+   descriptor, and of nothing else. */
+static void events_of_the_end(void)
+{
+	struct ibv_async_event event;
+	LAW(pthread_join(hearing, NULL) == 0);
+	LAW(is_readable(other->async_fd, PATIENCE_MS));
+	LAW(ibv_get_async_event(other, &event) == 0);
+	LAW(event.event_type == IBV_EVENT_DEVICE_FATAL);
+	LAW(strcmp(ibv_event_type_str(event.event_type), "unknown") != 0);
+	struct ibv_context *both[] = { context, other };
+	for (int n = 0; n < 2; n++) {
+		int fd = both[n]->async_fd, flags = fcntl(fd, F_GETFL);
+		LAW(!is_readable(fd, 0) && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0);
+		LAW(ibv_get_async_event(both[n], &event) == -1 && errno == EAGAIN);
+	}
+	ibv_ack_async_event(&event);
+	LAW(ibv_close_device(other) == 0);
 }
 
 static void qps_are_gone(void)
@@ -116,6 +151,7 @@ static void destroy_all(void)
 
 void after_the_end(void)
 {
+	events_of_the_end();
 	qps_are_gone();
 	posts_are_gone();
 	objects_are_gone();

@@ -217,6 +217,36 @@ void shared_receives(void)
 	LAW(ibv_destroy_srq(srq) == 0);
 }
 
+/* The next event is this one, of the port. */
+static void event_of_the_port(struct ibv_context *of, enum ibv_event_type type)
+{
+	struct ibv_async_event event;
+	LAW(ibv_get_async_event(of, &event) == 0);
+	LAW(event.event_type == type && event.element.port_num == 1);
+	ibv_ack_async_event(&event);
+}
+
+/* Each opening of a device hears that its link goes down and comes up, and what the port is then. Who
+   runs this takes the link down, and up, when it is asked to. */
+void events_of_the_link(void)
+{
+	static const enum ibv_event_type types[] = { IBV_EVENT_PORT_ERR, IBV_EVENT_PORT_ACTIVE };
+	static const enum ibv_port_state states[] = { IBV_PORT_DOWN, IBV_PORT_ACTIVE };
+	struct ibv_context *other = ibv_open_device(context->device);
+	struct ibv_port_attr port;
+	LAW(other && !is_readable(other->async_fd, 0) && !is_readable(context->async_fd, 0));
+	for (int n = 0; n < 2; n++) {
+		puts(n == 0 ? "down" : "up");
+		fflush(stdout);
+		LAW(is_readable(other->async_fd, PATIENCE_MS));
+		event_of_the_port(other, types[n]);
+		event_of_the_port(context, types[n]);
+		LAW(ibv_query_port(context, 1, &port) == 0 && port.state == states[n]);
+		LAW(!is_readable(other->async_fd, 0) && !is_readable(context->async_fd, 0));
+	}
+	LAW(ibv_close_device(other) == 0);
+}
+
 static void *ack_later(void *event)
 {
 	usleep(100000);
@@ -237,7 +267,7 @@ void errors(void)
 	wr.wr.rdma.rkey = mr->rkey ^ 0x5555;
 	LAW(ibv_post_send(left, &wr, &bad) == 0);
 	struct ibv_wc wc = completion();
-	LAW(wc.wr_id == 9 && wc.status == IBV_WC_REM_ACCESS_ERR);
+	LAW(wc.wr_id == 9 && wc.status == IBV_WC_REM_ACCESS_ERR && wc.vendor_err == 0);
 	/* The QP whose memory was asked for hears of it. */
 	do {
 		LAW(is_readable(context->async_fd, PATIENCE_MS));

@@ -26,6 +26,9 @@
 
 enum { SIZE = 4096, PATIENCE_MS = 10000 };
 
+/* What `vendor_err` says of requests that end with IBV_WC_RETRY_EXC_ERR (docs/errors.md). */
+enum { SILENT = 0, NO_QP = 1, QP_GONE = 4 };
+
 extern struct ibv_context *context;
 extern struct ibv_pd *pd;
 extern struct ibv_comp_channel *channel;
@@ -59,6 +62,9 @@ void windows(void);
 void datagrams(void);
 void events_of_cqs(void);
 void channels(void);
+void timeouts(void);
+void threads_at_once(void);
+void events_of_the_link(void);
 /* It waits for the end of the service. */
 void end_of_the_service(void);
 void before_the_end(void);

@@ -8,7 +8,9 @@
 
 mod c;
 mod library;
+mod names;
 mod pair;
+mod served;
 
 use pair::{At, Pair, Services, alone, both};
 use trunkline::Node;
@@ -282,7 +284,17 @@ fn perftest_reads_and_atomics() {
 
 #[test]
 fn programs_in_c_find_what_the_manual_pages_promise() {
-    c::run();
+    c::run(None);
+}
+
+#[test]
+fn a_qp_waits_for_a_silent_peer_as_long_as_it_was_told() {
+    c::run(Some("timeouts"));
+}
+
+#[test]
+fn threads_of_a_program_make_use_and_destroy_objects_of_a_device_at_once() {
+    c::run(Some("threads"));
 }
 
 #[test]

@@ -41,16 +41,21 @@ pub(crate) struct Services {
 
 impl Services {
     pub(crate) fn new() -> Self {
-        let addresses = Addresses::new();
-        let sockets = [&addresses.server, &addresses.client].map(|at| format!("@verbs/{at}"));
+        let Addresses { server, client, .. } = Addresses::new();
+        Self::at([server, client])
+    }
+
+    /// On these addresses.
+    pub(crate) fn at(addresses: [String; 2]) -> Self {
+        let sockets = addresses.each_ref().map(|at| format!("@verbs/{at}"));
         let start = |address: &String, socket: &String| {
             let node = Node::builder().address(address.parse().unwrap());
             Service::start(node.build().unwrap(), socket, &Limits::default()).unwrap()
         };
         Self {
             services: [
-                start(&addresses.server, &sockets[0]),
-                start(&addresses.client, &sockets[1]),
+                start(&addresses[0], &sockets[0]),
+                start(&addresses[1], &sockets[1]),
             ],
             sockets,
         }
@@ -142,6 +147,12 @@ impl Pair {
     pub(crate) fn start_served(program: &str, options: &str, services: &Services) -> Option<Self> {
         let port = Addresses::new().port;
         Self::start_at(program, options, port, services.ends())
+    }
+
+    /// The same for programs that one service carries.
+    pub(crate) fn start_at_one(program: &str, options: &str, socket: &str) -> Option<Self> {
+        let port = Addresses::new().port;
+        Self::start_at(program, options, port, [(At::Socket(socket), "trunk0"); 2])
     }
 
     /// Starts another pair at the services while this one runs.

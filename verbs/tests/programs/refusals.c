@@ -101,8 +101,52 @@ static void regions_by_flags(void)
 	LAW(memcmp(memory + 600, "based", 5) == 0 && ibv_dereg_mr(based) == 0);
 }
 
+/* What is not offered says so, by a NULL in the header's tables or by itself. */
+static void verbs_that_are_not_offered(void)
+{
+	struct ibv_xrcd_init_attr xrcd = { .comp_mask = IBV_XRCD_INIT_ATTR_FD |
+							IBV_XRCD_INIT_ATTR_OFLAGS,
+					   .fd = -1, .oflags = O_CREAT };
+	struct ibv_alloc_dm_attr dm = { .length = 64 };
+	struct ibv_flow_attr flow = { .type = IBV_FLOW_ATTR_NORMAL, .size = sizeof(flow) };
+	struct ibv_wq_init_attr wq = { .wq_type = IBV_WQT_RQ, .max_wr = 1, .max_sge = 1,
+				       .pd = pd, .cq = cq };
+	struct ibv_counters_init_attr counters = { 0 };
+	struct ibv_td_init_attr td = { 0 };
+	struct ibv_parent_domain_init_attr parent = { .pd = pd };
+	struct ibv_modify_cq_attr moderation = { .attr_mask = IBV_CQ_ATTR_MODERATE,
+						 .moderate = { 1, 1 } };
+	struct ibv_srq_init_attr_ex srq = { .attr = { .max_wr = 1, .max_sge = 1 },
+					    .comp_mask = IBV_SRQ_INIT_ATTR_TYPE |
+							 IBV_SRQ_INIT_ATTR_PD,
+					    .srq_type = IBV_SRQT_XRC, .pd = pd };
+	LAW(!ibv_open_xrcd(context, &xrcd) && errno == EOPNOTSUPP);
+	errno = 0;
+	LAW(!ibv_create_srq_ex(context, &srq) && errno == EOPNOTSUPP);
+	errno = 0;
+	LAW(!ibv_alloc_dm(context, &dm) && errno == EOPNOTSUPP);
+	errno = 0;
+	LAW(!ibv_create_flow(left, &flow) && errno == EOPNOTSUPP);
+	errno = 0;
+	LAW(!ibv_create_wq(context, &wq) && errno == EOPNOTSUPP);
+	errno = 0;
+	LAW(!ibv_create_counters(context, &counters) && errno == EOPNOTSUPP);
+	errno = 0;
+	LAW(!ibv_alloc_td(context, &td) && errno == EOPNOTSUPP);
+	errno = 0;
+	LAW(!ibv_alloc_parent_domain(context, &parent) && errno == EOPNOTSUPP);
+	errno = 0;
+	LAW(!ibv_reg_dmabuf_mr(pd, 0, SIZE, 0, 0, 0) && errno == EOPNOTSUPP);
+	errno = 0;
+	LAW(!ibv_import_pd(context, 0) && errno == EOPNOTSUPP);
+	LAW(ibv_modify_cq(cq, &moderation) == EOPNOTSUPP);
+	LAW(ibv_attach_mcast(left, &gid, 0) == EOPNOTSUPP);
+}
+
 void refused_objects(void)
 {
+	errno = 0;
+	verbs_that_are_not_offered();
 	refused_cqs();
 	refused_srqs();
 	regions_by_flags();
