@@ -45,7 +45,7 @@ fn service_of(workers: u8, change: impl FnOnce(&mut Limits)) -> (Service, String
 }
 
 /// Waits until something is so.
-fn until(what: &str, is_so: impl Fn() -> bool) {
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !is_so() {
         assert!(Instant::now() < end, "{what}");

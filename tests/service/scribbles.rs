@@ -1,14 +1,15 @@
 //! A program that writes anything into all memory that it shares with the service.
 
 use super::raw::{Numbers, Raw, own_memory, qp_of};
-use super::{Neighbours, is_clean, service_of, still_serves};
+use super::{Neighbours, is_clean, service_of, still_serves, until};
 use crate::common::resident;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use trunkline::{Access, Attributes, Gid};
 use trunkline_host::Handle;
-use trunkline_host::control::attributes::{QpAttributes, QpStep, RegionPlace, RingKind};
+use trunkline_host::control::answers::EventTaken;
+use trunkline_host::control::attributes::{EventKind, QpAttributes, QpStep, RegionPlace, RingKind};
 use trunkline_host::control::requests as ask;
 use trunkline_host::control::{Answer, Request, VERSION};
 use trunkline_qpmap::QpType;
@@ -210,4 +211,59 @@ fn neighbours_hear_nothing_of_who_scribbles_all_the_time() {
 #[test]
 fn neighbours_hear_nothing_of_who_scribbles_now_and_then() {
     scribble(2, true);
+}
+
+/// The events of a program that wait.
+fn taken(raw: &mut Raw) -> Vec<(EventKind, Option<Handle>)> {
+    let next = || match raw.ask(ask::TakeEvent {}) {
+        Answer::EventTaken(EventTaken { kind, object }) => kind.map(|kind| (kind, object)),
+        other => panic!("{other:?}"),
+    };
+    std::iter::from_fn(next).collect()
+}
+
+#[test]
+fn who_breaks_the_ring_of_an_srq_hears_once_that_it_is_in_error_and_nobody_else_does() {
+    let all = service_of(WORKERS, |_| {});
+    let mut programs = [(); 2].map(|()| Raw::attach(&all.1));
+    let srqs = programs.each_mut().map(|raw| {
+        let pd = raw.pd();
+        let made = ask::CreateSrq {
+            pd,
+            max_wr: 64,
+            max_sge: 2,
+        };
+        let Answer::SrqCreated(made) = raw.ask(made) else {
+            panic!("an SRQ");
+        };
+        raw.ring(RingKind::Shared, Some(made.srq), 0);
+        made.srq
+    });
+    let [breaks, other] = &mut programs;
+    for word in breaks.pieces[0].as_slice() {
+        word.store(u64::MAX, Ordering::Relaxed);
+    }
+    let larger = |srq| ask::ModifySrq {
+        srq,
+        max_wr: Some(128),
+        limit: None,
+    };
+    for _ in 0..2 {
+        let refused = breaks.ask(larger(srqs[0]));
+        assert!(matches!(refused, Answer::Failed(_)), "{refused:?}");
+    }
+    let resized = other.ask(larger(srqs[1]));
+    assert!(matches!(resized, Answer::Done(_)), "{resized:?}");
+    let mut events = Vec::new();
+    until("an event", || {
+        events.extend(taken(breaks));
+        !events.is_empty()
+    });
+    std::thread::sleep(Duration::from_millis(200));
+    events.extend(taken(breaks));
+    assert_eq!(events, [(EventKind::SrqError, Some(srqs[0]))]);
+    assert_eq!(taken(other), []);
+    still_serves(&all);
+    drop(programs);
+    is_clean(&all.0);
 }
