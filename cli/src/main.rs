@@ -17,6 +17,7 @@ mod range;
 mod run;
 mod runtime;
 mod serve;
+mod shortage;
 mod socket;
 mod stat;
 mod taken;
@@ -107,7 +108,8 @@ fn exit_code(result: Result<()>, words: &[String]) -> ExitCode {
     if let Some(error) = error.downcast_ref::<UsageError>() {
         return usage::refuse(&error.0, words);
     }
-    print_error(&chain(&error));
+    let said = chain(&error);
+    print_error(&format!("{said}{}", shortage::remedy(&said)));
     let not_started = error.downcast_ref::<NotStarted>();
     ExitCode::from(not_started.map_or(FAILED, NotStarted::exit_code))
 }

@@ -1,6 +1,7 @@
 //! `trunkline run`: a program that was built for libibverbs, on a service.
 
 mod service;
+mod start;
 mod sysfs;
 
 use super::interrupt::Interrupt;
@@ -10,12 +11,12 @@ use crate::usage::wrong;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use rustix::io::{FdFlags, fcntl_setfd};
+pub(crate) use start::NotStarted;
+use start::become_it;
 use std::ffi::{OsStr, OsString};
-use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -71,24 +72,6 @@ pub(crate) struct RunArgs {
     /// The program and its arguments.
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
     program: Vec<OsString>,
-}
-
-/// The program was not started.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot start {program}: {why}")]
-pub(crate) struct NotStarted {
-    program: String,
-    why: std::io::Error,
-}
-
-impl NotStarted {
-    /// What shells say: 127 of a program that is not found, 126 of others.
-    pub(crate) fn exit_code(&self) -> u8 {
-        match self.why.kind() {
-            ErrorKind::NotFound => 127,
-            _ => 126,
-        }
-    }
 }
 
 /// Where the program finds its service.
@@ -167,13 +150,6 @@ fn program(args: &RunArgs) -> Result<(&OsStr, &[OsString])> {
         return Err(wrong("no program is given"));
     };
     Ok((program, arguments))
-}
-
-/// Runs `command` in place of this process. It returns why that fails.
-fn become_it(program: &OsStr, command: &mut Command) -> anyhow::Error {
-    let why = command.exec();
-    let program = program.to_string_lossy().into_owned();
-    NotStarted { program, why }.into()
 }
 
 /// Which services are meant, where the variables for sockets and addresses have these values.

@@ -1,6 +1,6 @@
 //! The folder of this user for what lives as long as processes do: sockets, locks, logs.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use std::fs::DirBuilder;
@@ -37,7 +37,8 @@ fn private(folder: PathBuf, uid: u32) -> Result<PathBuf> {
     let shown = folder.display();
     match DirBuilder::new().mode(0o700).create(&folder) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-            return Err(error).with_context(|| format!("cannot make {shown}"));
+            let helps = remedy(&error);
+            return Err(anyhow!("cannot make {shown}: {error}: {helps}"));
         }
         _ => {}
     }
@@ -48,6 +49,16 @@ fn private(folder: PathBuf, uid: u32) -> Result<PathBuf> {
         "{shown} is not a folder that user {uid} alone can enter: remove it, or set {SESSION}"
     );
     Ok(folder)
+}
+
+/// What to do where a file in the folder cannot be made for that reason.
+pub(crate) fn remedy(error: &std::io::Error) -> String {
+    let helps = match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "make room on its file system",
+        ErrorKind::PermissionDenied => "let this user write there",
+        _ => "see to that",
+    };
+    format!("{helps}, or set {SESSION} to another folder of this user's")
 }
 
 /// Takes the lock of an open file, for as long as it is open in whichever process; whether nobody

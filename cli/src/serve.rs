@@ -6,6 +6,7 @@ mod settings;
 use super::interrupt::Interrupt;
 use super::output;
 use super::range::Range;
+use super::shortage::MORE_MEMORY;
 use super::socket;
 use super::taken;
 use super::usage::wrong;
@@ -29,6 +30,8 @@ const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 const LOOK: Duration = Duration::from_millis(50);
 /// How long requests that are under way have when the service ends.
 const GRACE: Duration = Duration::from_secs(2);
+/// Memory that a worker needs to start, at most.
+const START_BYTES: usize = 12 << 20;
 
 /// How long a service without programs goes on: up to a day.
 pub(crate) const LINGER: Range<f64> = Range::new(0.0, 86_400.0);
@@ -81,6 +84,7 @@ pub(crate) fn run(args: &ServeArgs, interrupt: &Interrupt) -> Result<()> {
         return detach::start(&settings.places[0].1, interrupt);
     }
     raise_limit();
+    check_memory(settings.workers, settings.places.len())?;
     // Packets allocate nothing; programs that come and go do.
     share_one_heap();
     let served = start(&settings, args.end_when_idle)?;
@@ -143,18 +147,37 @@ fn wait(served: &[(Node, Service)], interrupt: &Interrupt) -> Result<Option<Down
 
 /// Tells that programs can attach.
 fn tell(settings: &Settings, detached: bool) -> Result<()> {
+    let nowhere = detached.then(|| File::options().write(true).open("/dev/null"));
+    let nowhere = nowhere.transpose().context("cannot open /dev/null")?;
     let mut out = output::out();
     let place =
         |(address, socket): &(IpAddr, PathBuf)| format!("{address} at {}", socket.display());
     let places: Vec<_> = settings.places.iter().map(place).collect();
     writeln!(out, "serving {}", places.join(", "))?;
     out.flush()?;
-    if detached {
+    if let Some(nowhere) = nowhere {
         // Whoever started it has heard it, and listens no more.
-        let nowhere = File::options().write(true).open("/dev/null")?;
         rustix::stdio::dup2_stdout(nowhere)?;
     }
     ready();
+    Ok(())
+}
+
+/// Checks that there is as much memory as nodes need to start, while that can still be said.
+///
+/// # Errors
+/// There is not.
+fn check_memory(workers: u8, nodes: usize) -> Result<()> {
+    let bytes = START_BYTES * usize::from(workers) * nodes;
+    let mut room = Vec::<u8>::new();
+    let is_there = room.try_reserve_exact(bytes).is_ok();
+    // It is asked for though nobody uses it.
+    std::hint::black_box(&room);
+    let mib = bytes >> 20;
+    ensure!(
+        is_there,
+        "cannot serve: there are no {mib} MiB of memory to start with: {MORE_MEMORY}"
+    );
     Ok(())
 }
 

@@ -387,6 +387,15 @@ pub(crate) fn connect_to(address: &ServiceAddress) -> Result<OwnedFd, Error> {
     limit(socket.as_fd(), Some(ANSWER_WITHIN))?;
     connect(&socket, address.socket()).map_err(|e| match e {
         Errno::AGAIN => address.silent(),
+        Errno::ACCESS | Errno::PERM => {
+            let error = std::io::Error::from(e);
+            let text = format!(
+                "user {} may not attach to a service at {address}: {error}: its owner lets others \
+                 in by the mode of the socket and of its folder",
+                rustix::process::geteuid().as_raw()
+            );
+            Error::system("connect")(std::io::Error::new(error.kind(), text))
+        }
         e => {
             let error = std::io::Error::from(e);
             let text = format!("no service at {address}: {error}");

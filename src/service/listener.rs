@@ -179,9 +179,21 @@ fn taken_or(address: &ServiceAddress, error: Errno) -> Error {
         Errno::ADDRINUSE | Errno::AGAIN => {
             format!("{address} is taken: {} serves there", owner(address))
         }
-        other => format!("{address}: {}", io::Error::from(other)),
+        other => format!("{address}: {}{}", io::Error::from(other), remedy(other)),
     };
     Error::system("socket of the service")(io::Error::new(kind, text))
+}
+
+/// What to do where a socket cannot be made for that reason.
+const fn remedy(error: Errno) -> &'static str {
+    match error {
+        Errno::NOENT | Errno::NOTDIR => ": make its folder, or choose another place",
+        Errno::ACCESS | Errno::PERM | Errno::ROFS => {
+            ": choose a place in a folder that this user may write to"
+        }
+        Errno::NOSPC | Errno::DQUOT => ": make room on its file system, or choose another place",
+        _ => "",
+    }
 }
 
 /// Who listens at an address, for people.

@@ -115,7 +115,8 @@ fn turn(socket: &Path) -> Result<File> {
     let shown = path.display();
     let mut options = File::options();
     let file = options.create(true).truncate(false).write(true).open(&path);
-    let file = file.with_context(|| format!("cannot open {shown}"))?;
+    let file =
+        file.map_err(|error| anyhow!("cannot open {shown}: {error}: {}", runtime::remedy(&error)))?;
     let end = Instant::now() + PATIENCE;
     while !try_lock(&file)? {
         if Instant::now() > end {

@@ -4,6 +4,7 @@ use super::NOTIFY_SOCKET;
 use crate::interrupt::Interrupt;
 use crate::output;
 use crate::runtime::{self, try_lock};
+use crate::shortage::MORE_MEMORY;
 use crate::socket;
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -11,7 +12,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, Stdio};
@@ -35,7 +36,10 @@ const MOST: u64 = 64 << 10;
 /// somebody wants this command to end: the service is ended.
 pub(super) fn start(socket: &Path, interrupt: &Interrupt) -> Result<()> {
     let path = log_of(socket)?;
-    let mut log = open(&path).with_context(|| format!("cannot open {}", path.display()))?;
+    let mut log = open(&path).map_err(|error| {
+        let shown = path.display();
+        anyhow!("cannot open {shown}: {error}{}", remedy(&error))
+    })?;
     own(&log, socket, &path)?;
     let begin = log.seek(SeekFrom::End(0));
     let begin = begin.with_context(|| format!("{} cannot be a log", path.display()))?;
@@ -109,6 +113,22 @@ fn log_of(socket: &Path) -> Result<PathBuf> {
     Ok(path.into())
 }
 
+/// What to do where a log cannot be opened for that reason.
+fn remedy(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::NotFound | ErrorKind::NotADirectory => {
+            ": make its folder, or choose another place with --socket"
+        }
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+            ": choose a place in a folder that this user may write to with --socket"
+        }
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            ": make room on its file system, or choose another place with --socket"
+        }
+        _ => "",
+    }
+}
+
 fn open(path: &Path) -> std::io::Result<File> {
     let mut options = File::options();
     options.read(true).append(true).create(true).mode(0o600);
@@ -134,13 +154,21 @@ fn own(log: &File, socket: &Path, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What a service said that did not start: its last words.
+/// How the runtime of this language says that there is no memory, before a process is ended.
+const NO_MEMORY: &str = "memory allocation of ";
+
+/// What a service said that did not start: its last words, or that it had no memory. More may
+/// stand behind that, as processes which are ended so say where they were.
 fn why(log: &mut File, begin: u64, path: &Path) -> anyhow::Error {
     let mut said = Vec::new();
     let read = log
         .seek(SeekFrom::Start(begin))
         .and_then(|_| log.take(MOST).read_to_end(&mut said));
     let text = String::from_utf8_lossy(&said);
+    let is_short = |line: &&str| line.starts_with(NO_MEMORY);
+    if let Some(line) = text.lines().find(is_short) {
+        return anyhow!("the service was ended: {line}: {MORE_MEMORY}");
+    }
     let last = text.lines().rev().find(|line| !line.trim().is_empty());
     match (read, last) {
         (Ok(_), Some(line)) => {

@@ -21,6 +21,7 @@ mod metrics;
 #[path = "../../../wire/tests/common/names.rs"]
 mod names;
 mod output;
+mod places;
 mod running;
 mod serve;
 mod serving;

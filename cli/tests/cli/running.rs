@@ -8,6 +8,7 @@ use crate::{complaint, text, trunkline};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -247,6 +248,22 @@ fn the_end_of_a_program_is_its_own() {
         let says = complaint(&user.run("0.2", &[program]), code);
         let begins = format!("cannot start {program}: ");
         assert!(says.starts_with(&begins), "{says}");
+    }
+    let script = user.folder.file("script");
+    for (text, missing) in [
+        ("#! /no/such/shell -e\n", "/no/such/shell is missing"),
+        ("#!/bin/sh\n", ""),
+    ] {
+        std::fs::write(&script, text).unwrap();
+        std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
+        let output = user.run("0.2", &[&script]);
+        if missing.is_empty() {
+            assert!(output.status.success());
+            continue;
+        }
+        let says = complaint(&output, 126);
+        assert!(says.contains(&script) && says.contains(missing), "{says}");
+        assert!(says.contains("first line"), "{says}");
     }
 }
 
