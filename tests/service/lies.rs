@@ -2,6 +2,7 @@
 
 use super::raw::{Numbers, Raw, hello, own_memory};
 use super::{Neighbours, is_clean, service, still_serves, until};
+use rustix::fs::FallocateFlags;
 use std::fs::{File, Metadata};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -164,6 +165,37 @@ fn what_was_lent_is_closed_when_it_is_given_back() {
         raw.descriptors.clear();
     }
     drop(raw);
+    still_serves(&all);
+    is_clean(&all.0);
+}
+
+/// Behind the end of a file there is SIGBUS for whoever has it mapped.
+#[test]
+fn no_file_of_a_service_can_be_made_shorter_by_its_program() {
+    let all = service(|_| {});
+    let mut neighbours = Neighbours::of(&all.1);
+    let mut raw = attach(&all.1);
+    lend(&mut raw, 4 * PAGE).unwrap();
+    raw.memory(512);
+    let files: Vec<_> = raw
+        .descriptors
+        .drain(..)
+        .chain(raw.files.drain(..))
+        .collect();
+    assert_eq!(files.len(), 2, "what was lent, and a segment");
+    for file in files {
+        let file = File::from(file);
+        let length = file.metadata().unwrap().len();
+        for length in [0, length / 2, length - 1, length + PAGE] {
+            let refused = file.set_len(length).unwrap_err();
+            assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
+        }
+        // A hole has zeros.
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&file, how, 0, length).unwrap();
+    }
+    neighbours.exchange();
+    drop((raw, neighbours));
     still_serves(&all);
     is_clean(&all.0);
 }

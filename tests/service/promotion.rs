@@ -326,6 +326,37 @@ fn a_child_of_the_program_writes_nothing_that_its_parent_has() {
     assert_eq!(byte, [0]);
 }
 
+/// Peers reach them all the same.
+#[test]
+fn hugepages_are_never_promoted() {
+    const HUGE: usize = 2 << 20;
+    let (rights, flags) = (
+        ProtFlags::READ | ProtFlags::WRITE,
+        MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB,
+    );
+    // SAFETY: a new mapping at an address of the system's choice.
+    let base = unsafe { mmap_anonymous(std::ptr::null_mut(), HUGE, rights, flags) };
+    let base = match base {
+        Ok(base) => NonNull::new(base.cast()).unwrap(),
+        Err(error) => return eprintln!("not run: no hugepage is free (vm.nr_hugepages): {error}"),
+    };
+    let memory = Memory { base, len: HUGE };
+    let (_services, pair) = pair();
+    if !may_promote(&pair.b.pd) {
+        return;
+    }
+    let (qa, _qb) = pair.qps();
+    for (offset, len) in [(0, HUGE), (PAGE, 4 * PAGE)] {
+        let own = memory.register(&pair.b.pd, offset, len, Access::ALL);
+        assert_eq!(own.shared_len(), 0, "{len} at {offset}");
+        pair.a.mr.write(0, b"huge").unwrap();
+        pair.a.post(&qa, 1, SendOp::Write(own.remote(0)), 0, 4);
+        let done = pair.a.send_cq.wait(PATIENCE).unwrap().unwrap();
+        assert_eq!(done.status, Status::Success);
+        assert_eq!(memory.bytes(offset, 4), b"huge");
+    }
+}
+
 /// Runs as another user what follows.
 #[test]
 fn a_service_of_root_lets_other_users_promote_memory() {

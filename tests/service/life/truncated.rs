@@ -1,14 +1,15 @@
-//! Files that programs have registered and that become shorter meanwhile: a program which touches
-//! what is behind their end gets SIGBUS, and the service is none of it.
+//! Memory that is registered and does not come: files that become shorter meanwhile, where a program
+//! that touches what is behind their end gets SIGBUS, and its service does not; and pages that a
+//! userfaultfd of the program has to bring.
 
 use super::peers::{Neighbour, Peer};
 use super::roles::ROOM;
 use super::{alone, within};
-use crate::common::{address, service_of, wait_for};
+use crate::common::{PATIENCE, address, service_of, wait_for};
 use std::fs::File;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use trunkline::service::{Limits, Trusted};
 use trunkline::{Access, AttachOptions, Cq, Mr, Node, Promotion, Qp, RecvWr, SendWr, Status};
 
@@ -30,6 +31,11 @@ impl Mapped {
         };
         file.set_len(ROOM as u64).unwrap();
         let (protection, fd) = (libc::PROT_READ | libc::PROT_WRITE, file.as_raw_fd());
+        let fd = if sharing & libc::MAP_ANONYMOUS == 0 {
+            fd
+        } else {
+            -1
+        };
         // SAFETY: it is new memory.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), ROOM, protection, sharing, fd, 0) };
         assert_ne!(at, libc::MAP_FAILED);
@@ -40,7 +46,7 @@ impl Mapped {
     fn register(&self, end: &Peer) -> Mr {
         // SAFETY: nobody but the service looks at it; that has to bear that it is not there.
         let mr = unsafe { end.pd.register_foreign(self.start, ROOM, Access::ALL) }.unwrap();
-        assert_eq!(mr.shared_len(), 0, "files are not promoted");
+        assert_eq!(mr.shared_len(), 0, "it is not promoted");
         mr
     }
 }
@@ -140,6 +146,8 @@ fn truncate(how: Use, sharing: i32, promotion: Promotion, trusted: Trusted) {
     let again = connect(&peer, &end);
     let done = wait_for(how.post(&again, &peer, &mr, ROOM));
     assert_eq!(done.status, Status::Success, "{how:?}");
+    let told = service.node().counters().nak_sent > 0;
+    assert_eq!(told, !matches!(how, Use::ProgramSends), "{how:?}");
     let _beside = neighbour.stop();
     assert!(service.node().health().down.is_none());
     assert_eq!(service.violations(), 0);
@@ -174,5 +182,60 @@ fn so_it_does_where_a_thread_of_the_program_s_own_reaches_it() {
 fn so_it_does_whatever_the_program_would_have_promoted() {
     for sharing in [libc::MAP_SHARED, libc::MAP_PRIVATE] {
         truncate(Use::PeerReads, sharing, Promotion::Always, Trusted::Own);
+    }
+}
+
+/// Has a new userfaultfd bring all pages of some memory; nothing: there is none to be had.
+fn faults_of(start: NonNull<u8>) -> Option<OwnedFd> {
+    // SAFETY: a system call that makes a descriptor.
+    let made = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
+    if made < 0 {
+        let error = std::io::Error::last_os_error();
+        eprintln!("not run: userfaultfd(2): {error}");
+        return None;
+    }
+    // SAFETY: it was made just now, and nobody else has it.
+    let faults = unsafe { OwnedFd::from_raw_fd(made.try_into().unwrap()) };
+    let mut api = [0xAA_u64, 0, 0];
+    // SAFETY: UFFDIO_API reads and writes three words.
+    let asked = unsafe { libc::ioctl(faults.as_raw_fd(), 0xC018_AA3F, api.as_mut_ptr()) };
+    let mut range = [start.as_ptr().addr() as u64, ROOM as u64, 1, 0];
+    // SAFETY: UFFDIO_REGISTER reads and writes four words.
+    let watched = unsafe { libc::ioctl(faults.as_raw_fd(), 0xC020_AA00, range.as_mut_ptr()) };
+    assert_eq!((asked, watched), (0, 0));
+    Some(faults)
+}
+
+#[test]
+fn a_page_that_the_programs_own_userfaultfd_has_to_bring_fails_at_once() {
+    let _alone = alone();
+    for trusted in [Trusted::Own, Trusted::Nobody] {
+        let mut limits = Limits::default();
+        limits.trusted = trusted;
+        let (service, path) = service_of(Node::builder().address(address()), &limits);
+        let peer = Peer::new();
+        let promotion = Promotion::Never;
+        let end = Peer::of(Node::attach_with(&path, &AttachOptions { promotion }).unwrap());
+        let neighbour = Neighbour::start(&path, &peer);
+        let mapped = Mapped::new(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let Some(faults) = faults_of(mapped.start) else {
+            return;
+        };
+        let mr = mapped.register(&end);
+        for how in ALL {
+            let ends = connect(&peer, &end);
+            let began = Instant::now();
+            let done = wait_for(how.post(&ends, &peer, &mr, ROOM));
+            assert_eq!(done.status, how.error(), "{how:?}");
+            assert!(began.elapsed() < PATIENCE / 3, "nobody waits for it");
+        }
+        // The program brings no pages by itself any more.
+        drop(faults);
+        for how in ALL {
+            let done = wait_for(how.post(&connect(&peer, &end), &peer, &mr, ROOM));
+            assert_eq!(done.status, Status::Success, "{how:?}");
+        }
+        let _beside = neighbour.stop();
+        assert_eq!(service.violations(), 0);
     }
 }
