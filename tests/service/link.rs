@@ -5,32 +5,33 @@ use std::process::Command;
 use std::time::Duration;
 use trunkline::{Event, Node, PortState};
 
+/// Until a program has been handed what another one has taken by now.
+const MOMENT: Duration = Duration::from_millis(200);
+
 /// The next event, which comes.
 fn next(node: &Node) -> Event {
     let event = node.wait_event(PATIENCE).unwrap();
     event.expect("an event")
 }
 
-/// Until a program has been handed what another one has taken by now.
-const MOMENT: Duration = Duration::from_millis(200);
+fn ip(words: &str) {
+    let status = Command::new("ip").args(words.split(' ')).status();
+    assert!(status.unwrap().success(), "ip {words}");
+}
 
 /// Runs it in a network namespace of its own, where `near` and `far` are the ends of one link, and
 /// `near` has the address 10.9.0.1.
-fn with_a_link(runs: fn(&dyn Fn(&str))) {
+fn with_a_link(runs: fn()) {
     let inside = move || {
         // SAFETY: concerns this thread only, which began for that.
         let entered = unsafe { libc::unshare(libc::CLONE_NEWNET) };
         let error = std::io::Error::last_os_error();
         assert_eq!(entered, 0, "a network namespace takes privileges: {error}");
-        let ip = |words: &str| {
-            let status = Command::new("ip").args(words.split(' ')).status();
-            assert!(status.unwrap().success(), "ip {words}");
-        };
         ip("link add near type veth peer name far");
         ip("address add 10.9.0.1/24 dev near");
         ip("link set near up");
         ip("link set far up");
-        runs(&ip);
+        runs();
     };
     std::thread::spawn(inside).join().unwrap();
 }
@@ -38,7 +39,7 @@ fn with_a_link(runs: fn(&dyn Fn(&str))) {
 #[test]
 #[ignore = "needs root and network namespaces"]
 fn programs_hear_that_the_link_of_their_service_goes_down_and_comes_up() {
-    with_a_link(|ip| {
+    with_a_link(|| {
         let builder = Node::builder().address([10, 9, 0, 1].into());
         let (_service, path) = service(builder.workers(2).status(false));
         let programs = [(); 2].map(|()| Node::attach(&path).unwrap());
@@ -69,7 +70,7 @@ fn programs_hear_that_the_link_of_their_service_goes_down_and_comes_up() {
 #[ignore = "needs root and network namespaces"]
 fn a_program_that_takes_no_events_has_the_last_two_of_the_port() {
     const FLAPS: usize = 5;
-    with_a_link(|ip| {
+    with_a_link(|| {
         let builder = Node::builder().address([10, 9, 0, 1].into());
         let (_service, path) = service(builder.status(false));
         let [takes, rests] = [(); 2].map(|()| Node::attach(&path).unwrap());
