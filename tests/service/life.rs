@@ -23,6 +23,8 @@ mod roles;
 mod shortage;
 #[path = "life/slow.rs"]
 mod slow;
+#[path = "life/staged.rs"]
+mod staged;
 #[path = "life/stopped.rs"]
 mod stopped;
 #[path = "life/truncated.rs"]
