@@ -2,7 +2,9 @@
 //! most.
 
 use crate::node::MAX_DEVICES;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::Write;
+use std::mem::MaybeUninit;
 use std::sync::{Mutex, PoisonError};
 use trunkline::{Error, UdpOpenError};
 
@@ -21,8 +23,53 @@ pub(crate) fn complain(device: usize, why: &str) {
 
 /// Says something of a device.
 pub(crate) fn say(device: usize, what: &str) {
+    if !has_room() {
+        return;
+    }
     // Where nobody listens there is nobody to tell.
-    let _ = writeln!(std::io::stderr(), "{}", line(device, what));
+    let _ = without_sigpipe(|| writeln!(std::io::stderr(), "{}", line(device, what)));
+}
+
+/// Whether standard error takes a line now, or soon: whoever closes a device waits for it.
+fn has_room() -> bool {
+    const SOON: Timespec = Timespec {
+        tv_sec: 0,
+        tv_nsec: 100_000_000,
+    };
+    let stderr = std::io::stderr();
+    let mut at = [PollFd::new(&stderr, PollFlags::OUT)];
+    let polled = poll(&mut at, Some(&SOON));
+    polled == Ok(1) && at[0].revents() == PollFlags::OUT
+}
+
+/// Runs `write`, and leaves no signal of it that there is nobody at the other end of a pipe: that
+/// would end the program.
+fn without_sigpipe<T>(write: impl FnOnce() -> T) -> T {
+    const AT_ONCE: libc::timespec = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let [mut pipe, mut before, mut pending] = [const { MaybeUninit::uninit() }; 3];
+    // SAFETY: the first set is emptied before a signal is added, the others are room for what they
+    // are filled with. The signal of a write is this thread's alone.
+    let had = unsafe {
+        libc::sigemptyset(pipe.as_mut_ptr());
+        libc::sigaddset(pipe.as_mut_ptr(), libc::SIGPIPE);
+        libc::pthread_sigmask(libc::SIG_BLOCK, pipe.as_ptr(), before.as_mut_ptr());
+        libc::sigemptyset(pending.as_mut_ptr());
+        libc::sigpending(pending.as_mut_ptr());
+        libc::sigismember(pending.as_ptr(), libc::SIGPIPE) == 1
+    };
+    let written = write();
+    // SAFETY: the sets were filled above.
+    unsafe {
+        // One that came before is the program's.
+        if !had {
+            libc::sigtimedwait(pipe.as_ptr(), std::ptr::null_mut(), &AT_ONCE);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
+    }
+    written
 }
 
 fn line(device: usize, what: &str) -> String {

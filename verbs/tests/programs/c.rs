@@ -3,7 +3,8 @@
 use crate::library::library;
 use crate::pair::{Addresses, Services};
 use crate::served::Served;
-use std::io::{BufRead, BufReader, Lines};
+use std::io::{BufRead, BufReader, Lines, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread::sleep;
@@ -112,16 +113,22 @@ fn holds(program: &mut Command) {
 struct Waiting {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
+    errors: Option<PipeReader>,
 }
 
 impl Waiting {
-    fn start(laws: &Laws, one: &str, socket: &str) -> Self {
+    fn start(laws: &Laws, one: &str, socket: &str, reader: Reader) -> Self {
+        let (errors, stderr) = reader.pipe();
         let mut command = laws.command();
         command.arg(one).env("TRUNKLINE_SOCKET", socket);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdout(Stdio::piped()).stderr(stderr);
         let mut child = command.spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        Self { child, lines }
+        Self {
+            child,
+            lines,
+            errors,
+        }
     }
 
     /// It waits for that.
@@ -130,7 +137,7 @@ impl Waiting {
         assert_eq!(line.as_deref(), Some(what));
     }
 
-    /// All its laws held; gives what it said on standard error.
+    /// All its laws held; gives what it said on standard error, where that is read.
     fn ends(mut self) -> String {
         let until = Instant::now() + PATIENCE;
         while self.child.try_wait().unwrap().is_none() && Instant::now() < until {
@@ -138,32 +145,64 @@ impl Waiting {
         }
         // One that has ended is not killed any more.
         let _ = self.child.kill();
-        let ended = self.child.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&ended.stderr);
-        assert!(ended.status.success(), "{}\n{said}", ended.status);
-        said.into_owned()
+        let status = self.child.wait().unwrap();
+        let mut said = String::new();
+        if let Some(mut errors) = self.errors {
+            errors.read_to_string(&mut said).unwrap();
+        }
+        assert!(status.success(), "{status}\n{said}");
+        said
     }
 }
 
-/// Runs the law of the end of a service, whose threads wait when that comes.
-pub(crate) fn run_to_the_end() {
-    let Some(laws) = Laws::build("end") else {
+/// Who reads what a program says on standard error.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Reader {
+    Reads,
+    /// There is no room for more.
+    Sleeps,
+    /// It is gone.
+    Gone,
+}
+
+impl Reader {
+    /// What it reads from, and what the program writes to.
+    fn pipe(self) -> (Option<PipeReader>, PipeWriter) {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        match self {
+            Self::Reads => (Some(reader), writer),
+            Self::Sleeps => {
+                // SAFETY: it asks for a number, of a pipe that is open.
+                let full = unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_GETPIPE_SZ) };
+                writer.write_all(&vec![b'.'; full as usize]).unwrap();
+                (Some(reader), writer)
+            }
+            Self::Gone => (None, writer),
+        }
+    }
+}
+
+/// Runs the law of the end of a service, whose threads wait when that comes: it ends in order, or is
+/// killed.
+pub(crate) fn run_to_the_end(reader: Reader) {
+    let Some(laws) = Laws::build(&format!("end-{reader:?}")) else {
         return;
     };
     let services = Services::new();
     let socket = services.sockets[0].clone();
-    run_to(&laws, &socket, || drop(services));
+    run_to(&laws, &socket, reader, || drop(services));
     let (killed, socket) = Served::start();
-    run_to(&laws, &socket, || drop(killed));
+    run_to(&laws, &socket, reader, || drop(killed));
 }
 
-fn run_to(laws: &Laws, socket: &str, end: impl FnOnce()) {
-    let mut program = Waiting::start(laws, "end", socket);
+fn run_to(laws: &Laws, socket: &str, reader: Reader, end: impl FnOnce()) {
+    let mut program = Waiting::start(laws, "end", socket, reader);
     program.waits_for("waiting");
     end();
     let said = program.ends();
     let down = "libibverbs (Trunkline): trunk0 is down: the service that carried the node: ";
-    assert_eq!(said.matches(down).count(), 1, "{said}");
+    let lines = usize::from(reader == Reader::Reads);
+    assert_eq!(said.matches(down).count(), lines, "{reader:?}: {said}");
 }
 
 /// Runs the law of a link that goes down and comes up at a service with this socket.
@@ -171,7 +210,7 @@ pub(crate) fn run_with_the_link(socket: &str, mut set_link: impl FnMut(&str)) {
     let Some(laws) = Laws::build("link") else {
         return;
     };
-    let mut program = Waiting::start(&laws, "link", socket);
+    let mut program = Waiting::start(&laws, "link", socket, Reader::Reads);
     for word in ["down", "up"] {
         program.waits_for(word);
         set_link(word);

@@ -299,7 +299,16 @@ fn threads_of_a_program_make_use_and_destroy_objects_of_a_device_at_once() {
 
 #[test]
 fn threads_that_wait_at_a_channel_hear_of_the_end_of_the_service() {
-    c::run_to_the_end();
+    c::run_to_the_end(c::Reader::Reads);
+}
+
+/// A pipe that nobody reads any more kills who writes there (SIGPIPE), and a full one makes it
+/// wait, unless that is seen to.
+#[test]
+fn a_program_whose_standard_error_nobody_reads_outlives_its_service() {
+    for reader in [c::Reader::Gone, c::Reader::Sleeps] {
+        c::run_to_the_end(reader);
+    }
 }
 
 #[test]
