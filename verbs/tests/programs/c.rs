@@ -72,7 +72,8 @@ impl Drop for Laws {
     }
 }
 
-/// Runs all laws that have no process for themselves, or the one of that name, with each kind of node.
+/// Runs all laws that have no process for themselves, or the one of that name, with each kind of
+/// node.
 pub(crate) fn run(one: Option<&str>) {
     let Some(laws) = Laws::build(one.unwrap_or("laws")) else {
         return;
@@ -182,8 +183,8 @@ impl Reader {
     }
 }
 
-/// Runs the law of the end of a service, whose threads wait when that comes: it ends in order, or is
-/// killed.
+/// Runs the law of the end of a service, whose threads wait when that comes: it ends in order, or
+/// is killed.
 pub(crate) fn run_to_the_end(reader: Reader) {
     let Some(laws) = Laws::build(&format!("end-{reader:?}")) else {
         return;

@@ -49,7 +49,7 @@ void before_the_end(void)
 
 /* Each opening hears once that the device has failed, be it in a call that waits or by a poll of its
    descriptor, and of nothing else. */
-static void events_of_the_end(void)
+static void end_events(void)
 {
 	struct ibv_async_event event;
 	LAW(pthread_join(hearing, NULL) == 0);
@@ -151,7 +151,7 @@ static void destroy_all(void)
 
 void after_the_end(void)
 {
-	events_of_the_end();
+	end_events();
 	qps_are_gone();
 	posts_are_gone();
 	objects_are_gone();

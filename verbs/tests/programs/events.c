@@ -228,7 +228,7 @@ static void event_of_the_port(struct ibv_context *of, enum ibv_event_type type)
 
 /* Each opening of a device hears that its link goes down and comes up, and what the port is then. Who
    runs this takes the link down, and up, when it is asked to. */
-void events_of_the_link(void)
+void link_events(void)
 {
 	static const enum ibv_event_type types[] = { IBV_EVENT_PORT_ERR, IBV_EVENT_PORT_ACTIVE };
 	static const enum ibv_port_state states[] = { IBV_PORT_DOWN, IBV_PORT_ACTIVE };

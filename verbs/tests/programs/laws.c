@@ -279,7 +279,7 @@ static void run_one(const char *name)
 	else if (strcmp(name, "threads") == 0)
 		threads_at_once();
 	else if (strcmp(name, "link") == 0)
-		events_of_the_link();
+		link_events();
 	else
 		LAW(!"a law of that name");
 	LAW(ibv_destroy_qp(right) == 0);

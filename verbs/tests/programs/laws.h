@@ -64,7 +64,7 @@ void events_of_cqs(void);
 void channels(void);
 void timeouts(void);
 void threads_at_once(void);
-void events_of_the_link(void);
+void link_events(void);
 /* It waits for the end of the service. */
 void end_of_the_service(void);
 void before_the_end(void);

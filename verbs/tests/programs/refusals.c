@@ -102,7 +102,7 @@ static void regions_by_flags(void)
 }
 
 /* What is not offered says so, by a NULL in the header's tables or by itself. */
-static void verbs_that_are_not_offered(void)
+static void not_offered(void)
 {
 	struct ibv_xrcd_init_attr xrcd = { .comp_mask = IBV_XRCD_INIT_ATTR_FD |
 							IBV_XRCD_INIT_ATTR_OFLAGS,
@@ -146,7 +146,7 @@ static void verbs_that_are_not_offered(void)
 void refused_objects(void)
 {
 	errno = 0;
-	verbs_that_are_not_offered();
+	not_offered();
 	refused_cqs();
 	refused_srqs();
 	regions_by_flags();

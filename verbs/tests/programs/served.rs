@@ -1,5 +1,5 @@
-//! Services that are not like those of the other tests: one in a process of its own, which is killed,
-//! one at an IPv6 address, and one whose link goes down.
+//! Services that are not like those of the other tests: one in a process of its own, which is
+//! killed, one at an IPv6 address, and one whose link goes down.
 
 use crate::c;
 use crate::library::library;
@@ -73,8 +73,8 @@ fn a_process() {
     sleep(LIFE);
 }
 
-/// The service at the loopback interface's IPv6 address, which another process may have for a while;
-/// `None`: this machine has none.
+/// The service at the loopback interface's IPv6 address, which another process may have for a
+/// while; `None`: this machine has none.
 fn of_ipv6() -> Option<Service> {
     let address = Ipv6Addr::LOCALHOST;
     if let Err(error) = UdpSocket::bind((address, 0)) {
