@@ -21,11 +21,11 @@ pub(crate) enum NotStarted {
         why: std::io::Error,
     },
     /// It is there, and what is to run it is not.
-    #[error("cannot start {program}: {by} is missing, which is to run it: install that, {}", .change)]
+    #[error("cannot start {program}: {by} is missing, which runs it: install that, or {other}")]
     Interpreter {
         program: String,
         by: String,
-        change: &'static str,
+        other: &'static str,
     },
 }
 
@@ -50,12 +50,12 @@ pub(super) fn become_it(program: &OsStr, command: &mut Command) -> anyhow::Error
         Some(Some(by)) => NotStarted::Interpreter {
             program,
             by,
-            change: "or change the first line",
+            other: "change the first line",
         },
         Some(None) => NotStarted::Interpreter {
             program,
             by: "the loader".to_owned(),
-            change: "or take a program that was built for this system",
+            other: "take a program that was built for this system",
         },
         None => NotStarted::Program { program, why },
     }

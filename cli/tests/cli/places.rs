@@ -131,7 +131,7 @@ fn a_socket_that_is_not_for_this_user_says_who_decides_that() {
     assert_eq!(Node::attach(&socket).unwrap().health().down, None);
 }
 
-/// What a shell says that has a full disk at `$FULL`, on which nothing is but a folder for services.
+/// What a shell says that has a full disk at `$FULL`, with nothing on it but a folder for services.
 fn on_a_full_disk(script: &str) -> Output {
     let folder = Directory::new();
     // A file system with room for one page, and for its root, a folder and a file.

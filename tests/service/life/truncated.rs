@@ -1,6 +1,6 @@
-//! Memory that is registered and does not come: files that become shorter meanwhile, where a program
-//! that touches what is behind their end gets SIGBUS, and its service does not; and pages that a
-//! userfaultfd of the program has to bring.
+//! Memory that is registered and does not come: files that become shorter meanwhile, where a
+//! program that touches what is behind their end gets SIGBUS, and its service does not; and pages
+//! that a userfaultfd of the program has to bring.
 
 use super::peers::{Neighbour, Peer};
 use super::roles::ROOM;
