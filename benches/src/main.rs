@@ -86,7 +86,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs what was asked for; gives whether all of it could, and met what is wanted if that is judged.
+/// Runs what was asked for; gives whether all of it could, and met what is wanted where that is
+/// judged.
 fn run(cli: &Cli) -> Result<bool> {
     // A file that cannot be written should not be found out after minutes.
     let file = cli.json.as_deref().map(create).transpose()?;

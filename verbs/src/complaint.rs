@@ -7,6 +7,7 @@ use std::io::Write;
 use std::mem::MaybeUninit;
 use std::sync::{Mutex, PoisonError};
 use trunkline::{Error, UdpOpenError};
+use trunkline_dataplane::process::with_signals_blocked;
 
 /// What was said last of each device. Programs try again, and the same is not said twice.
 static SAID: Mutex<[String; MAX_DEVICES]> = Mutex::new([const { String::new() }; MAX_DEVICES]);
@@ -45,31 +46,39 @@ fn has_room() -> bool {
 /// Runs `write`, and leaves no signal of it that there is nobody at the other end of a pipe: that
 /// would end the program.
 fn without_sigpipe<T>(write: impl FnOnce() -> T) -> T {
+    with_signals_blocked(|| {
+        let had = is_pending();
+        let written = write();
+        // One that came before is the program's.
+        if !had {
+            take();
+        }
+        written
+    })
+}
+
+/// Whether SIGPIPE waits for this thread, or for the process.
+fn is_pending() -> bool {
+    let mut pending = MaybeUninit::uninit();
+    // SAFETY: it fills the set that it is given.
+    unsafe { libc::sigpending(pending.as_mut_ptr()) };
+    // SAFETY: the set was filled just now.
+    unsafe { libc::sigismember(pending.as_ptr(), libc::SIGPIPE) == 1 }
+}
+
+/// Takes SIGPIPE, if it waits: that of a write is this thread's alone.
+fn take() {
     const AT_ONCE: libc::timespec = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    let [mut pipe, mut before, mut pending] = [const { MaybeUninit::uninit() }; 3];
-    // SAFETY: the first set is emptied before a signal is added, the others are room for what they
-    // are filled with. The signal of a write is this thread's alone.
-    let had = unsafe {
-        libc::sigemptyset(pipe.as_mut_ptr());
-        libc::sigaddset(pipe.as_mut_ptr(), libc::SIGPIPE);
-        libc::pthread_sigmask(libc::SIG_BLOCK, pipe.as_ptr(), before.as_mut_ptr());
-        libc::sigemptyset(pending.as_mut_ptr());
-        libc::sigpending(pending.as_mut_ptr());
-        libc::sigismember(pending.as_ptr(), libc::SIGPIPE) == 1
-    };
-    let written = write();
-    // SAFETY: the sets were filled above.
-    unsafe {
-        // One that came before is the program's.
-        if !had {
-            libc::sigtimedwait(pipe.as_ptr(), std::ptr::null_mut(), &AT_ONCE);
-        }
-        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
-    }
-    written
+    let mut pipe = MaybeUninit::uninit();
+    // SAFETY: it makes a set of what it is given.
+    unsafe { libc::sigemptyset(pipe.as_mut_ptr()) };
+    // SAFETY: the set was made just now.
+    unsafe { libc::sigaddset(pipe.as_mut_ptr(), libc::SIGPIPE) };
+    // SAFETY: the set was made above, and nobody asks for more than which signal it was.
+    unsafe { libc::sigtimedwait(pipe.as_ptr(), std::ptr::null_mut(), &AT_ONCE) };
 }
 
 fn line(device: usize, what: &str) -> String {

@@ -6,6 +6,7 @@ use super::peers::{Neighbour, Peer};
 use super::roles::ROOM;
 use super::{alone, within};
 use crate::common::{PATIENCE, address, service_of, wait_for};
+use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
@@ -23,12 +24,7 @@ struct Mapped {
 
 impl Mapped {
     fn new(sharing: i32) -> Self {
-        // SAFETY: the name is a string, and the descriptor is new.
-        let file = unsafe {
-            let file = libc::memfd_create(c"truncated".as_ptr(), libc::MFD_CLOEXEC);
-            assert!(file >= 0);
-            File::from_raw_fd(file)
-        };
+        let file = File::from(memfd_create(c"truncated", MemfdFlags::CLOEXEC).unwrap());
         file.set_len(ROOM as u64).unwrap();
         let (protection, fd) = (libc::PROT_READ | libc::PROT_WRITE, file.as_raw_fd());
         let fd = if sharing & libc::MAP_ANONYMOUS == 0 {
