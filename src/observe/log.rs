@@ -179,7 +179,10 @@ pub(crate) fn beyond_limit(client: &ClientStatus, refusals: u64, why: &str) {
 /// A program was not let in, as there are as many as there may be; so were others that were not
 /// told of.
 pub(crate) fn turned_away(uid: Option<u32>, refusals: u64, why: &str) {
-    warn!(uid, refusals, why, "a program beyond limits was turned away");
+    warn!(
+        uid,
+        refusals, why, "a program beyond limits was turned away"
+    );
 }
 
 /// A program promotes no memory at its service any more.
