@@ -212,7 +212,6 @@ fn a_service_without_memory_to_start_says_so() {
     for mib in (4..=64).rev() {
         let limit = format!("ulimit -v {}", mib << 10);
         let Some(output) = served(limited(&limit, &words)) else {
-            assert_eq!(told, 0, "less is enough");
             continue;
         };
         if !text(&output.stderr).starts_with("trunkline: ") {

@@ -14,7 +14,7 @@ enum {
 	/* `failover_grace`, which a shorter time of the QP's own is made as long as. */
 	GRACE_MS = 3000,
 	/* A busy machine comes to look at a clock later than it is due. */
-	LATER_MS = 1200,
+	LATER_MS = 2000,
 	COUNT = 3,
 };
 
