@@ -24,11 +24,13 @@ pub(crate) fn complain(device: usize, why: &str) {
 
 /// Says something of a device.
 pub(crate) fn say(device: usize, what: &str) {
-    if !has_room() {
-        return;
-    }
-    // Where nobody listens there is nobody to tell.
-    let _ = without_sigpipe(|| writeln!(std::io::stderr(), "{}", line(device, what)));
+    // A signal would end the wait for room, and one of the write the program.
+    with_signals_blocked(|| {
+        if has_room() {
+            // Where nobody listens there is nobody to tell.
+            let _ = without_sigpipe(|| writeln!(std::io::stderr(), "{}", line(device, what)));
+        }
+    });
 }
 
 /// Whether standard error takes a line now, or soon: whoever closes a device waits for it.
@@ -43,18 +45,16 @@ fn has_room() -> bool {
     polled == Ok(1) && at[0].revents() == PollFlags::OUT
 }
 
-/// Runs `write`, and leaves no signal of it that there is nobody at the other end of a pipe: that
-/// would end the program.
+/// Runs `write` where signals are blocked, and leaves no signal of it that there is nobody at the
+/// other end of a pipe: that would end the program.
 fn without_sigpipe<T>(write: impl FnOnce() -> T) -> T {
-    with_signals_blocked(|| {
-        let had = is_pending();
-        let written = write();
-        // One that came before is the program's.
-        if !had {
-            take();
-        }
-        written
-    })
+    let had = is_pending();
+    let written = write();
+    // One that came before is the program's.
+    if !had {
+        take();
+    }
+    written
 }
 
 /// Whether SIGPIPE waits for this thread, or for the process.
