@@ -302,7 +302,9 @@ fn common(program: &str, connection: &str) -> Vec<&'static str> {
     if is_bw && connection == "RC" {
         all.extend(["-b", "-q 4", "-b -q 4", "-q 16", "-l 4", "-t 8", "-m 1024"]);
         if !is_write {
-            all.extend(["-e -b", "-e -q 4", "-e -b -q 4"]);
+            // Not "-e -b -q 4": for each event it takes fewer completions than the CQ may hold, and
+            // stands still with the others there once it was late.
+            all.extend(["-e -b", "-e -q 4"]);
         }
         if is_send {
             all.extend(["-r 16 -t 8", "--use-srq -q 4", "--use-srq -e"]);
