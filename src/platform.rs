@@ -2,7 +2,7 @@
 //! programs that a service carries.
 
 use std::sync::Arc;
-use trunkline_conn::mem::{AtomicOp, RegionMemory, Unreachable};
+use trunkline_conn::mem::{AtomicOp, Order, RegionMemory, Unreachable};
 use trunkline_dataplane::process_memory::ProcessRegion;
 use trunkline_dataplane::{PartedRegion, Region};
 use trunkline_host::Words;
@@ -74,11 +74,13 @@ impl RegionMemory for Reach {
         }
     }
 
+    /// Mapped memory has the last byte last in any case.
     #[inline]
     fn copy_in(
         &self,
         offset: usize,
         data: &[u8],
+        order: Order,
         crc: Option<&mut Crc>,
     ) -> Result<(), Unreachable> {
         match self {
@@ -86,8 +88,8 @@ impl RegionMemory for Reach {
                 region.copy_in(offset, data, crc);
                 Ok(())
             }
-            Self::Process(region) => region.copy_in(offset, data, crc),
-            Self::Parted(region) => region.copy_in(offset, data, crc),
+            Self::Process(region) => region.copy_in(offset, data, order, crc),
+            Self::Parted(region) => region.copy_in(offset, data, order, crc),
         }
     }
 

@@ -264,6 +264,7 @@ pub trait Memory {
         key: Rkey,
         addr: u64,
         data: &[u8],
+        order: Order,
         crc: Option<&mut Crc>,
     ) -> Result<(), MemoryFault>;
 
@@ -281,6 +282,27 @@ pub trait Memory {
     /// # Errors
     /// When the domain has no such key, or its region or window does not allow it.
     fn invalidate(&mut self, by: Responder, key: Rkey) -> Result<(), MemoryFault>;
+}
+
+/// The order in which bytes that are copied into memory show there.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Order {
+    /// Any byte may be first: something else says that all are there, as a completion does.
+    Any,
+    /// The last byte shows when all others do: programs poll the last byte of a WRITE.
+    LastByteLast,
+}
+
+impl Order {
+    /// That of a packet of a WRITE, of which it is the last or not.
+    #[must_use]
+    pub const fn of_write(is_last: bool) -> Self {
+        if is_last {
+            Self::LastByteLast
+        } else {
+            Self::Any
+        }
+    }
 }
 
 /// Bytes of a region are not there: [`MemoryFault::Unreachable`].
@@ -317,15 +339,20 @@ pub trait RegionMemory {
         crc: Option<&mut Crc>,
     ) -> Result<(), Unreachable>;
 
-    /// Copies bytes in, in ascending order of addresses, the last one last.
+    /// Copies bytes in, in an order that `order` allows.
     ///
     /// # Errors
-    /// Some places are not there. Those before them may have been written.
+    /// Some places are not there. Others may have been written.
     ///
     /// # Panics
     /// As [`copy_out`](Self::copy_out).
-    fn copy_in(&self, offset: usize, data: &[u8], crc: Option<&mut Crc>)
-    -> Result<(), Unreachable>;
+    fn copy_in(
+        &self,
+        offset: usize,
+        data: &[u8],
+        order: Order,
+        crc: Option<&mut Crc>,
+    ) -> Result<(), Unreachable>;
 
     /// Runs an atomic on 8 aligned bytes; gives the value before.
     ///

@@ -13,7 +13,7 @@ use common::bench::{
 };
 use common::{Region, pattern};
 use trunkline_conn::host::QpEvent;
-use trunkline_conn::mem::Access;
+use trunkline_conn::mem::{Access, Order};
 use trunkline_conn::rc::{Config, Dropped, State};
 use trunkline_conn::work::{Extra, SendOp, Status, WorkOpcode};
 use trunkline_wire::{Bth, NakCode, Opcode, Packet, Position, Qpn, Reth, Rkey, Syndrome};
@@ -161,6 +161,8 @@ fn a_write_with_immediate_takes_its_receive_with_the_last_packet() {
     );
     assert_eq!(done.extra, Extra::Immediate(0xfeed));
     assert_eq!(bench.qp.ram.bytes(KEY, ADDR + MTU as u64, 4), b"tail");
+    let orders = bench.qp.ram.orders.borrow();
+    assert_eq!(orders[..], [Order::Any, Order::LastByteLast]);
 }
 
 /// Feeds packets, of which the last is refused with `code`, and sees the QP in error.

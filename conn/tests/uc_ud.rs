@@ -8,7 +8,7 @@ use common::{Port, Qp, Region, path, pattern, receive, request, sge};
 use std::net::{IpAddr, Ipv6Addr};
 use trunkline_conn::host::QpEvent;
 use trunkline_conn::ingress::{Arrival, Identification};
-use trunkline_conn::mem::{Access, AtomicOp, PdId};
+use trunkline_conn::mem::{Access, AtomicOp, Order, PdId};
 use trunkline_conn::rc::{Dropped, Mtu, State};
 use trunkline_conn::work::{Extra, SendFlags, SendOp, Status, WorkOpcode};
 use trunkline_conn::{uc, ud};
@@ -237,6 +237,8 @@ fn uc_messages_arrive_whole() {
     );
     assert_eq!(write.opcode, WorkOpcode::ReceiveWriteImm);
     assert_eq!(uc.qp.ram.bytes(KEY, ADDR + 4 + MTU as u64, 4), b"tail");
+    let orders = uc.qp.ram.orders.borrow();
+    assert_eq!(orders[..], [Order::Any, Order::LastByteLast]);
     assert_eq!(uc.engine.stats().received_packets, 5);
 }
 

@@ -12,7 +12,7 @@ use std::fs::OpenOptions;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
-use trunkline_conn::mem::RegionMemory;
+use trunkline_conn::mem::{Order, RegionMemory};
 use trunkline_dataplane::copy::{Bounds, Copier};
 use trunkline_dataplane::{Patience, ProcessMemory, Region};
 use trunkline_wire::Crc;
@@ -132,10 +132,10 @@ fn processes(c: &mut Criterion) {
         });
         group.bench_function("in", |b| b.iter(|| direct.copy_in(0, &out, None)));
         group.bench_function("in-by-proc", |b| {
-            b.iter(|| RegionMemory::copy_in(&by_proc, 0, &out, None));
+            b.iter(|| RegionMemory::copy_in(&by_proc, 0, &out, Order::Any, None));
         });
         group.bench_function("in-by-thread", |b| {
-            b.iter(|| RegionMemory::copy_in(&by_thread, 0, &out, None));
+            b.iter(|| RegionMemory::copy_in(&by_thread, 0, &out, Order::Any, None));
         });
         let mut sum = Crc::resume(0);
         group.bench_function("out-sum", |b| {

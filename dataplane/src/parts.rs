@@ -3,7 +3,7 @@
 use crate::process_memory::ProcessRegion;
 use crate::region::Region;
 use std::ops::Range;
-use trunkline_conn::mem::{AtomicOp, RegionMemory, Unreachable};
+use trunkline_conn::mem::{AtomicOp, Order, RegionMemory, Unreachable};
 use trunkline_wire::Crc;
 
 /// A range of another process's memory, with a part in it that both share.
@@ -81,12 +81,20 @@ impl RegionMemory for PartedRegion {
         &self,
         offset: usize,
         data: &[u8],
+        order: Order,
         mut crc: Option<&mut Crc>,
     ) -> Result<(), Unreachable> {
         let [before, within, behind] = self.split(offset, data.len());
         if !before.is_empty() {
             let data = &data[before];
-            self.whole.copy_in(offset, data, crc.as_deref_mut())?;
+            // The last byte is not among these, unless they are all.
+            let order = if within.is_empty() && behind.is_empty() {
+                order
+            } else {
+                Order::Any
+            };
+            self.whole
+                .copy_in(offset, data, order, crc.as_deref_mut())?;
         }
         if !within.is_empty() {
             let at = offset + within.start - self.start;
@@ -94,7 +102,7 @@ impl RegionMemory for PartedRegion {
         }
         if !behind.is_empty() {
             let at = offset + behind.start;
-            self.whole.copy_in(at, &data[behind], crc)?;
+            self.whole.copy_in(at, &data[behind], order, crc)?;
         }
         Ok(())
     }
@@ -157,7 +165,8 @@ mod tests {
             let mut expected = Crc::resume(7);
             expected.update(&data);
             let (mut sum_in, mut sum_out) = (Crc::resume(7), Crc::resume(7));
-            parted.copy_in(offset, &data, Some(&mut sum_in)).unwrap();
+            let crc = Some(&mut sum_in);
+            parted.copy_in(offset, &data, Order::Any, crc).unwrap();
             let mut out = vec![0; length];
             parted
                 .copy_out(offset, &mut out, Some(&mut sum_out))

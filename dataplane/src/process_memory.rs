@@ -19,7 +19,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use trunkline_conn::mem::{AtomicOp, RegionMemory, Unreachable};
+use trunkline_conn::mem::{AtomicOp, Order, RegionMemory, Unreachable};
 use trunkline_wire::Crc;
 
 /// All memory of a process. Clones are the same.
@@ -177,17 +177,17 @@ impl RegionMemory for ProcessRegion {
         Ok(())
     }
 
-    /// The last byte, which programs poll, is written last.
     fn copy_in(
         &self,
         offset: usize,
         data: &[u8],
+        order: Order,
         crc: Option<&mut Crc>,
     ) -> Result<(), Unreachable> {
         let addr = self.at(offset, data.len());
         match &self.by {
-            By::Caller(file) => file.write(addr, data)?,
-            By::Thread(thread) => thread.write(addr, data)?,
+            By::Caller(file) => file.write(addr, data, order)?,
+            By::Thread(thread) => thread.write(addr, data, order)?,
         }
         if let Some(crc) = crc {
             Self::sum(data, crc);

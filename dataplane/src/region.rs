@@ -12,7 +12,7 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use trunkline_conn::mem::{AtomicOp, RegionMemory, Unreachable};
+use trunkline_conn::mem::{AtomicOp, Order, RegionMemory, Unreachable};
 use trunkline_wire::Crc;
 
 /// A range of memory. Clones share it; owned memory is given back with the last one.
@@ -219,11 +219,13 @@ impl RegionMemory for Region {
         Ok(())
     }
 
+    /// The last byte is last in any case.
     #[inline]
     fn copy_in(
         &self,
         offset: usize,
         data: &[u8],
+        _: Order,
         crc: Option<&mut Crc>,
     ) -> Result<(), Unreachable> {
         self.copy_in(offset, data, crc);

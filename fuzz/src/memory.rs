@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 use trunkline_conn::egress::{Egress, Slot};
-use trunkline_conn::mem::{AtomicOp, RegionMemory, Unreachable};
+use trunkline_conn::mem::{AtomicOp, Order, RegionMemory, Unreachable};
 use trunkline_wire::{Crc, IcrcSeed, Path, icrc, parse_datagram};
 
 /// Eight bytes that fill memory nobody may see. No target writes them anywhere else.
@@ -87,6 +87,7 @@ impl RegionMemory for Region {
         &self,
         offset: usize,
         data: &[u8],
+        _: Order,
         crc: Option<&mut Crc>,
     ) -> Result<(), Unreachable> {
         for (byte, place) in data.iter().zip(self.range(offset, data.len())) {
@@ -103,7 +104,7 @@ impl RegionMemory for Region {
         let mut bytes = [0; 8];
         self.copy_out(offset, &mut bytes, None)?;
         let before = u64::from_ne_bytes(bytes);
-        self.copy_in(offset, &op.after(before).to_ne_bytes(), None)?;
+        self.copy_in(offset, &op.after(before).to_ne_bytes(), Order::Any, None)?;
         Ok(before)
     }
 }

@@ -10,7 +10,7 @@
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use std::hint::black_box;
 use std::time::Duration;
-use trunkline_conn::mem::{Access, AtomicOp, Memory, RegionMemory, Unreachable};
+use trunkline_conn::mem::{Access, AtomicOp, Memory, Order, RegionMemory, Unreachable};
 use trunkline_conn::secret::{Purpose, Secret};
 use trunkline_qpmap::doorbell::{Doorbells, Sweep};
 use trunkline_qpmap::key::{Secret24, Secret32};
@@ -36,7 +36,13 @@ impl RegionMemory for Range {
         Ok(())
     }
 
-    fn copy_in(&self, _: usize, _: &[u8], _: Option<&mut Crc>) -> Result<(), Unreachable> {
+    fn copy_in(
+        &self,
+        _: usize,
+        _: &[u8],
+        _: Order,
+        _: Option<&mut Crc>,
+    ) -> Result<(), Unreachable> {
         Ok(())
     }
 

@@ -19,7 +19,7 @@ pub use binding::MwType;
 use std::sync::atomic::{AtomicBool, Ordering};
 pub use table::{RegionTable, Registered, Unregistered};
 use trunkline_conn::mem::{
-    Access, AtomicOp, Memory, MemoryFault, PdId, RegionMemory, Responder, Sge, Unreachable,
+    Access, AtomicOp, Memory, MemoryFault, Order, PdId, RegionMemory, Responder, Sge, Unreachable,
 };
 use trunkline_wire::{Crc, Rkey};
 pub use windows::MAX_WINDOWS;
@@ -278,7 +278,7 @@ impl<B: RegionMemory> Memory for Regions<B> {
             sges,
             (offset, data.len()),
             Access::LOCAL_WRITE,
-            |bytes, at, range| bytes.copy_in(at, &data[range], crc.as_deref_mut()),
+            |bytes, at, range| bytes.copy_in(at, &data[range], Order::Any, crc.as_deref_mut()),
         )
     }
 
@@ -321,6 +321,7 @@ impl<B: RegionMemory> Memory for Regions<B> {
         key: Rkey,
         addr: u64,
         data: &[u8],
+        order: Order,
         crc: Option<&mut Crc>,
     ) -> Result<(), MemoryFault> {
         if data.is_empty() {
@@ -328,7 +329,7 @@ impl<B: RegionMemory> Memory for Regions<B> {
         }
         let (region, at) =
             self.remote_range(by, key.0, addr, data.len() as u64, Access::REMOTE_WRITE)?;
-        let copied = region.bytes.copy_in(at, data, crc);
+        let copied = region.bytes.copy_in(at, data, order, crc);
         copied.map_err(region.unreachable(addr))
     }
 

@@ -23,6 +23,7 @@ mod lies;
 mod lives;
 mod look_ahead;
 mod mtu;
+mod order;
 mod pace;
 mod packs;
 mod packs_end;

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use std::ptr::NonNull;
 use std::time::Duration;
 use trunkline::{
-    Access, Completion, Cq, Mr, Node, Pd, Qp, QpAddress, QpOptions, Remote, Rkey, Status,
+    Access, AttachOptions, Completion, Cq, Mr, Node, Pd, Promotion, Qp, QpAddress, QpOptions,
+    Remote, Rkey, Status,
 };
 
 /// Arguments of a program of a service.
@@ -65,7 +66,9 @@ pub(super) struct Shape {
 pub(super) enum Memory {
     /// In a segment that the program shares with the service.
     Segment,
-    /// In the program's own heap.
+    /// In the program's own heap, which becomes shared while it is registered.
+    Promoted,
+    /// In the program's own heap, which stays as it is.
     Heap,
 }
 
@@ -74,7 +77,16 @@ impl Memory {
     pub(super) const fn word(self) -> &'static str {
         match self {
             Self::Segment => "segment",
+            Self::Promoted => "promoted",
             Self::Heap => "heap",
+        }
+    }
+
+    /// Whether memory of the heap becomes shared.
+    const fn promotion(self) -> Promotion {
+        match self {
+            Self::Segment | Self::Heap => Promotion::Never,
+            Self::Promoted => Promotion::Always,
         }
     }
 }
@@ -133,15 +145,19 @@ impl End {
     /// # Errors
     /// No service, or one that refuses.
     pub(super) fn open(socket: &str, shape: Shape) -> Result<Self> {
-        let node = Node::attach(socket)?;
+        let promotion = shape.memory.promotion();
+        let node = Node::attach_with(socket, &AttachOptions { promotion })?;
         let pd = node.alloc_pd();
         // Requests and receives of all QPs.
         let cq = node.create_cq((2 * shape.qps.max(1) * shape.depth) as u32)?;
         let length = shape.size * shape.depth;
         let mr = match shape.memory {
             Memory::Segment => pd.register(length, Access::ALL)?,
-            Memory::Heap => register_heap(&pd, length)?,
+            Memory::Promoted | Memory::Heap => register_heap(&pd, length)?,
         };
+        // Of the heap whole pages only.
+        let (is_shared, wanted) = (mr.shared_len() != 0, shape.memory != Memory::Heap);
+        ensure!(is_shared == wanted, "shared memory: {is_shared}, not {wanted}");
         let mut end = Self {
             cq,
             qps: Vec::new(),

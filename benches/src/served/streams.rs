@@ -254,6 +254,7 @@ impl Tier {
 pub fn memory(setting: &Setting) -> Result<Measurement> {
     let mut tiers = [
         Tier::new("memory in segments", Memory::Segment, "own"),
+        Tier::new("promoted memory", Memory::Promoted, "own"),
         Tier::new("other memory, of a trusted user", Memory::Heap, "own"),
         Tier::new("other memory, by a thread", Memory::Heap, "nobody"),
     ];
@@ -261,7 +262,7 @@ pub fn memory(setting: &Setting) -> Result<Measurement> {
         tiers.iter_mut().try_for_each(|tier| tier.round(setting))?;
     }
     let notes: Vec<_> = tiers.iter_mut().map(Tier::note).collect();
-    let [segments, _, thread] = tiers.each_mut().map(|tier| median(&mut tier.costs));
+    let [segments, _, _, thread] = tiers.each_mut().map(|tier| median(&mut tier.costs));
     let measurement = Measurement::new(
         "served_memory",
         "ms of CPU per GB of two services, WRITEs of 64 KiB between memory of programs that a \

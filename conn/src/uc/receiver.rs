@@ -2,7 +2,7 @@
 
 use super::Config;
 use crate::host::Host;
-use crate::mem::{Access, Memory};
+use crate::mem::{Access, Memory, Order};
 use crate::rc::{Dropped, pkeys_match, segment};
 use crate::work::{Completion, Extra, MAX_MESSAGE, Receive, Status, VendorError, WorkOpcode};
 use trunkline_wire::{Operation, Packet, Position, Psn, Qpn, Rkey, Transport};
@@ -150,8 +150,9 @@ impl Receiver {
         }
         // The whole range was checked: the sum does not wrap.
         let at = addr.wrapping_add(u64::from(offset));
+        let order = Order::of_write(place.ends());
         host.memory()
-            .write(config.responder(), key, at, packet.payload, None)
+            .write(config.responder(), key, at, packet.payload, order, None)
             .map_err(|_| Dropped::AccessDenied)?;
         if !place.ends() {
             let offset = offset + bytes;

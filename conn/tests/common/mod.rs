@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
 use trunkline_conn::egress::{Egress, Slot};
 use trunkline_conn::host::{Host, QpEvent, ReceivesInError};
-use trunkline_conn::mem::{Access, AtomicOp, Memory, MemoryFault, PdId, Responder, Sge};
+use trunkline_conn::mem::{Access, AtomicOp, Memory, MemoryFault, Order, PdId, Responder, Sge};
 use trunkline_conn::work::{
     Completion, Local, Receive, Request, SendFlags, SendOp, Status, WorkOpcode,
 };
@@ -42,6 +42,8 @@ impl Region {
 #[derive(Debug, Default)]
 pub(crate) struct Ram {
     pub(crate) regions: Vec<Region>,
+    /// In which order the packets of WRITEs were to show.
+    pub(crate) orders: RefCell<Vec<Order>>,
 }
 
 impl Ram {
@@ -211,8 +213,10 @@ impl Memory for Ram {
         key: Rkey,
         addr: u64,
         data: &[u8],
+        order: Order,
         crc: Option<&mut Crc>,
     ) -> Result<(), MemoryFault> {
+        self.orders.borrow_mut().push(order);
         if !data.is_empty() {
             let length = data.len();
             let (region, at) =

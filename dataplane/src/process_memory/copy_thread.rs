@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
-use trunkline_conn::mem::{AtomicOp, Unreachable};
+use trunkline_conn::mem::{AtomicOp, Order, Unreachable};
 
 /// Bytes of the buffer: what a datagram carries at most. More is done in parts.
 const BUFFER: usize = 64 << 10;
@@ -44,7 +44,7 @@ const CLOSED: u8 = 5;
 #[derive(Clone, Copy, Debug)]
 enum Task {
     Read { length: usize },
-    Write { length: usize },
+    Write { length: usize, order: Order },
     Atomic(AtomicOp),
 }
 
@@ -64,7 +64,7 @@ impl Job {
     fn run(&mut self, memory: &MemoryFile) -> Result<(), Unreachable> {
         match self.task {
             Task::Read { length } => memory.read(self.addr, &mut self.buffer[..length]),
-            Task::Write { length } => memory.write(self.addr, &self.buffer[..length]),
+            Task::Write { length, order } => memory.write(self.addr, &self.buffer[..length], order),
             Task::Atomic(op) => {
                 self.before = memory.atomic(self.addr, op)?;
                 Ok(())
@@ -247,14 +247,14 @@ impl CopyThread {
         Ok(())
     }
 
-    /// Writes the bytes at `addr`, the last one last.
-    pub(super) fn write(&self, addr: u64, data: &[u8]) -> Result<(), Unreachable> {
+    /// Writes the bytes at `addr`.
+    pub(super) fn write(&self, addr: u64, data: &[u8], order: Order) -> Result<(), Unreachable> {
         let mut addr = addr;
         for part in data.chunks(BUFFER) {
             let length = part.len();
             let prepare = |buffer: &mut [u8]| {
                 buffer[..length].copy_from_slice(part);
-                Task::Write { length }
+                Task::Write { length, order }
             };
             self.run(addr, prepare, |_| {})?;
             addr += length as u64;

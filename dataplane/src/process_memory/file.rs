@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, PoisonError};
-use trunkline_conn::mem::{AtomicOp, Unreachable};
+use trunkline_conn::mem::{AtomicOp, Order, Unreachable};
 
 /// `/proc/PID/mem` of a process, open for reading and writing. Whoever calls waits for as long as a
 /// page of the process blocks.
@@ -45,14 +45,16 @@ impl MemoryFile {
         read.map_err(|_| Unreachable)
     }
 
-    /// Writes the bytes at `addr`. The kernel may copy a range in any order: the last byte, which
-    /// programs poll, goes by itself.
-    pub(super) fn write(&self, addr: u64, data: &[u8]) -> Result<(), Unreachable> {
-        let Some((last, before)) = data.split_last() else {
-            return Ok(());
-        };
-        self.store(addr, before)?;
-        self.store(addr + before.len() as u64, &[*last])
+    /// Writes the bytes at `addr`. The kernel may copy a range in any order: a byte that is to be
+    /// last goes by itself.
+    pub(super) fn write(&self, addr: u64, data: &[u8], order: Order) -> Result<(), Unreachable> {
+        match (order, data.split_last()) {
+            (Order::LastByteLast, Some((last, before))) => {
+                self.store(addr, before)?;
+                self.store(addr + before.len() as u64, &[*last])
+            }
+            _ => self.store(addr, data),
+        }
     }
 
     /// Nothing else that goes through the same file as an atomic comes between; what the process

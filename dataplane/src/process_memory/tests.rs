@@ -94,14 +94,49 @@ fn what_was_copied_in_comes_out_with_the_right_sum() {
             let mut expected = Crc::resume(0x1234_5678);
             expected.update(&data);
             let (mut sum_in, mut sum_out) = (Crc::resume(0x1234_5678), Crc::resume(0x1234_5678));
-            region.copy_in(offset, &data, Some(&mut sum_in)).unwrap();
+            region
+                .copy_in(offset, &data, Order::LastByteLast, Some(&mut sum_in))
+                .unwrap();
             let mut out = vec![0; length];
             let read = region.copy_out(offset, &mut out, Some(&mut sum_out));
             read.unwrap();
             assert!(out == data, "{length} bytes at {offset}");
             assert_eq!((sum_in, sum_out), (expected, expected));
         }
-        region.copy_in(0, &vec![0; LENGTH], None).unwrap();
+        region
+            .copy_in(0, &vec![0; LENGTH], Order::Any, None)
+            .unwrap();
+    }
+}
+
+/// Calls of write(2) and the like that `act` makes (proc_pid_io(5)).
+fn writes_of(act: impl FnOnce()) -> u64 {
+    let so_far = || {
+        let io = std::fs::read_to_string("/proc/thread-self/io").unwrap();
+        let line = io.lines().find_map(|line| line.strip_prefix("syscw: "));
+        line.expect("the kernel counts them")
+            .parse::<u64>()
+            .unwrap()
+    };
+    let before = so_far();
+    act();
+    so_far() - before
+}
+
+#[test]
+fn a_byte_that_is_to_be_last_is_written_by_a_call_of_its_own() {
+    let mapping = Mapping::new(PAGE).unwrap();
+    let [region, _] = own(&mapping, PAGE);
+    for (length, order, calls) in [
+        (PAGE, Order::Any, 1),
+        (PAGE, Order::LastByteLast, 2),
+        (1, Order::Any, 1),
+        (1, Order::LastByteLast, 1),
+        (0, Order::LastByteLast, 0),
+    ] {
+        let data = pattern(length);
+        let made = writes_of(|| region.copy_in(0, &data, order, None).unwrap());
+        assert_eq!(made, calls, "{length} bytes, {order:?}");
     }
 }
 
@@ -113,14 +148,19 @@ fn another_process_is_reached_until_it_ends() {
     for (stack, data) in stacks.iter().zip([pattern(64), vec![9; 64]]) {
         stack.copy_out(PAGE - 64, &mut got, None).unwrap();
         assert_ne!(got[..], data[..]);
-        stack.copy_in(PAGE - 64, &data, None).unwrap();
+        stack
+            .copy_in(PAGE - 64, &data, Order::LastByteLast, None)
+            .unwrap();
         stack.copy_out(PAGE - 64, &mut got, None).unwrap();
         assert_eq!(got[..], data[..]);
     }
     drop(sleeper);
     for stack in stacks {
         assert_eq!(stack.copy_out(0, &mut got, None), Err(Unreachable));
-        assert_eq!(stack.copy_in(0, &got, None), Err(Unreachable));
+        assert_eq!(
+            stack.copy_in(0, &got, Order::LastByteLast, None),
+            Err(Unreachable)
+        );
         let add = AtomicOp::FetchAdd { add: 1 };
         assert_eq!(stack.atomic(0, add), Err(Unreachable));
     }
@@ -135,7 +175,10 @@ fn a_hole_is_an_error_and_what_comes_before_it_is_written() {
     assert_eq!(unmapped, 0);
     for (region, byte) in own(&mapping, 3 * PAGE).into_iter().zip([7, 8]) {
         let data = vec![byte; 2 * PAGE];
-        assert_eq!(region.copy_in(10, &data, None), Err(Unreachable));
+        assert_eq!(
+            region.copy_in(10, &data, Order::LastByteLast, None),
+            Err(Unreachable)
+        );
         let mut out = vec![0; PAGE - 10];
         assert_eq!(region.copy_out(10, &mut out, None), Ok(()));
         assert!(out.iter().all(|got| *got == byte));
@@ -143,7 +186,10 @@ fn a_hole_is_an_error_and_what_comes_before_it_is_written() {
         for offset in [PAGE - 1, PAGE] {
             assert_eq!(region.copy_out(offset, &mut two, None), Err(Unreachable));
         }
-        assert_eq!(region.copy_in(2 * PAGE, &[1], None), Ok(()));
+        assert_eq!(
+            region.copy_in(2 * PAGE, &[1], Order::LastByteLast, None),
+            Ok(())
+        );
         let swap = AtomicOp::CompareSwap {
             compare: 0,
             swap: 1,
@@ -197,7 +243,10 @@ fn only_files_of_proc_and_ranges_that_do_not_wrap_are_taken() {
     let status = File::open("/proc/self/status").unwrap();
     let region = ProcessMemory::new(status.into()).unwrap();
     let region = region.region(0, 8).unwrap();
-    assert_eq!(region.copy_in(0, &[0; 8], None), Err(Unreachable));
+    assert_eq!(
+        region.copy_in(0, &[0; 8], Order::Any, None),
+        Err(Unreachable)
+    );
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::{Engine, Platform};
 use crate::slab::NONE;
 use trunkline_conn::delivery::Received;
 use trunkline_conn::ingress::Arrival;
-use trunkline_conn::mem::{Memory, PdId, RegionMemory, Responder};
+use trunkline_conn::mem::{Memory, Order, PdId, RegionMemory, Responder};
 use trunkline_conn::time::Instant;
 use trunkline_conn::work::{Local, MAX_MESSAGE};
 use trunkline_wire::{Bth, Crc, Reth, SrcExtView, icrc};
@@ -271,7 +271,8 @@ impl<P: Platform> Engine<P> {
             Place::Region { by, reth, .. } => {
                 let addr = reth.va.wrapping_add(u64::from(offset));
                 let fits = end <= u64::from(reth.length);
-                fits.then(|| self.regions.write(by, reth.rkey, addr, payload, crc))
+                let order = Order::of_write(false);
+                fits.then(|| self.regions.write(by, reth.rkey, addr, payload, order, crc))
             }
             Place::Receive { pd, assembly } => {
                 let fits = |most: u64| end <= most.min(u64::from(MAX_MESSAGE));

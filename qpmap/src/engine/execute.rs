@@ -9,7 +9,7 @@ use super::{Engine, Platform};
 use crate::slab::NONE;
 use crate::state::QpState;
 use trunkline_conn::host::{QpEvent, ReceivesInError};
-use trunkline_conn::mem::{Access, AtomicOp, Memory, MemoryFault, PdId, Responder};
+use trunkline_conn::mem::{Access, AtomicOp, Memory, MemoryFault, Order, PdId, Responder};
 use trunkline_conn::work::{
     Completion, Extra, MAX_MESSAGE, Receive, Status, VendorError, WorkOpcode,
 };
@@ -258,8 +258,9 @@ impl<P: Platform> Engine<P> {
         }
         let mut sum = packet.sum;
         let addr = reth.va.wrapping_add(u64::from(offset));
+        let order = Order::of_write(last);
         self.regions
-            .write(by, reth.rkey, addr, packet.payload, sum.as_mut())?;
+            .write(by, reth.rkey, addr, packet.payload, order, sum.as_mut())?;
         packet.check_end(sum)?;
         if !last {
             self.inbound.add_piece(at, offset, length);

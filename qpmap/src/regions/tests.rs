@@ -68,6 +68,7 @@ impl RegionMemory for Block {
         &self,
         offset: usize,
         data: &[u8],
+        _: Order,
         crc: Option<&mut Crc>,
     ) -> Result<(), Unreachable> {
         self.touched.set(self.touched.get() + 1);
@@ -160,7 +161,9 @@ fn a_region_cannot_wrap_around() {
         .register(pd, Block::new(addr, 7), Access::ALL)
         .unwrap()
         .rkey;
-    regions.write(by(pd), key, addr, &[1; 7], None).unwrap();
+    regions
+        .write(by(pd), key, addr, &[1; 7], Order::Any, None)
+        .unwrap();
     for (addr, length) in [
         (addr, 8),
         (addr + 1, 7),
@@ -277,7 +280,10 @@ fn a_key_of_another_domain_is_refused() {
         .unwrap()
         .rkey;
     let foreign = Err(MemoryFault::ForeignDomain { key: key.0 });
-    assert_eq!(regions.write(by(other), key, 0, &[1], None), foreign);
+    assert_eq!(
+        regions.write(by(other), key, 0, &[1], Order::Any, None),
+        foreign
+    );
     assert_eq!(regions.invalidate(by(other), key), foreign);
     let sge = Sge {
         addr: 0,
@@ -361,7 +367,9 @@ fn an_access_of_no_bytes_checks_nothing() {
         .check_remote(by(pd), key, 0, 0, Access::REMOTE_WRITE)
         .unwrap();
     regions.read(by(pd), key, 0, &mut [], None).unwrap();
-    regions.write(by(pd), key, 0, &[], None).unwrap();
+    regions
+        .write(by(pd), key, 0, &[], Order::Any, None)
+        .unwrap();
     regions
         .check_local(pd, &[sge], Access::LOCAL_WRITE)
         .unwrap();
@@ -377,7 +385,9 @@ fn a_write_is_one_copy_whatever_its_length() {
         .register(pd, Block::new(4096, 4096), Access::ALL)
         .unwrap()
         .rkey;
-    regions.write(by(pd), key, 4097, &[9; 4000], None).unwrap();
+    regions
+        .write(by(pd), key, 4097, &[9; 4000], Order::Any, None)
+        .unwrap();
     assert_eq!(regions.bytes(key).unwrap().touched.get(), 1);
 }
 
@@ -390,7 +400,7 @@ fn atomics_work_on_aligned_addresses_only() {
         .unwrap()
         .rkey;
     regions
-        .write(by(pd), key, 72, &5_u64.to_ne_bytes(), None)
+        .write(by(pd), key, 72, &5_u64.to_ne_bytes(), Order::Any, None)
         .unwrap();
     let swap = AtomicOp::CompareSwap {
         compare: 5,
@@ -643,7 +653,7 @@ fn bytes_that_are_not_there_are_an_error_of_whoever_wants_them() {
         gone(0x1018)
     );
     assert_eq!(
-        regions.write(by(pd), keys.rkey, 0x1018, &data, None),
+        regions.write(by(pd), keys.rkey, 0x1018, &data, Order::Any, None),
         gone(0x1018)
     );
     let add = AtomicOp::FetchAdd { add: 1 };

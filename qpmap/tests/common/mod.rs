@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use trunkline_conn::control::CongestionControl;
 use trunkline_conn::egress::{Egress, Slot};
 use trunkline_conn::ingress::{Arrival, Identification};
-use trunkline_conn::mem::{Access, AtomicOp, PdId, RegionMemory, Sge, Unreachable};
+use trunkline_conn::mem::{Access, AtomicOp, Order, PdId, RegionMemory, Sge, Unreachable};
 use trunkline_conn::secret::Secret;
 use trunkline_conn::time::Instant;
 use trunkline_conn::work::{Completion, SendFlags, SendOp};
@@ -32,7 +32,11 @@ pub(crate) struct Buffer {
     lock: Arc<Mutex<()>>,
     /// Bytes from here on are not there.
     end: Arc<AtomicUsize>,
+    copied_in: Arc<Mutex<Vec<CopiedIn>>>,
 }
+
+/// Where bytes were copied in, and in which order.
+pub(crate) type CopiedIn = (std::ops::Range<usize>, Order);
 
 impl Buffer {
     pub(crate) fn new(addr: u64, len: usize) -> Self {
@@ -42,7 +46,14 @@ impl Buffer {
             bytes,
             lock: Arc::default(),
             end: Arc::new(AtomicUsize::new(len)),
+            copied_in: Arc::default(),
         }
+    }
+
+    /// What has been copied in since this was asked last.
+    pub(crate) fn copied_in(&self) -> Vec<CopiedIn> {
+        let mut copied = self.copied_in.lock().expect("no test panics with it");
+        std::mem::take(&mut *copied)
     }
 
     /// Takes away the bytes from `offset` on.
@@ -94,8 +105,12 @@ impl RegionMemory for Buffer {
         &self,
         offset: usize,
         data: &[u8],
+        order: Order,
         crc: Option<&mut Crc>,
     ) -> Result<(), Unreachable> {
+        let range = offset..offset + data.len();
+        let mut copied = self.copied_in.lock().expect("no test panics with it");
+        copied.push((range, order));
         // As a system call has it: what can be written is.
         let there = self.end.load(Ordering::Relaxed).saturating_sub(offset);
         self.set(offset, &data[..there.min(data.len())]);

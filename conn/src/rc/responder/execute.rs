@@ -2,7 +2,7 @@
 
 use super::{MSN_MASK, Message, Refusal, Remembered, Responder, Response, received};
 use crate::host::Host;
-use crate::mem::{Access, AtomicOp, Memory, MemoryFault};
+use crate::mem::{Access, AtomicOp, Memory, MemoryFault, Order};
 use crate::rc::config::Config;
 use crate::rc::segment;
 use crate::work::{Completion, Extra, MAX_MESSAGE, Status, WorkOpcode};
@@ -155,9 +155,10 @@ impl Responder {
         };
         // The whole range was checked: the sum does not wrap.
         let at = addr.wrapping_add(u64::from(offset));
+        let order = Order::of_write(place.ends());
         let written = host
             .memory()
-            .write(config.responder(), key, at, packet.payload, None);
+            .write(config.responder(), key, at, packet.payload, order, None);
         if let Some(receive) = receive {
             let status = if written.is_ok() {
                 Status::Success

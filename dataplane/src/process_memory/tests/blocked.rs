@@ -129,7 +129,10 @@ fn memory_that_blocks_is_given_up_when_patience_ends_and_its_thread_once_the_ker
 
     // Nothing of the process is reached any more, and nobody waits.
     assert_eq!(fine.copy_out(0, &mut out, None), Err(Unreachable));
-    assert_eq!(fine.copy_in(0, &out, None), Err(Unreachable));
+    assert_eq!(
+        fine.copy_in(0, &out, Order::LastByteLast, None),
+        Err(Unreachable)
+    );
     let add = AtomicOp::FetchAdd { add: 1 };
     assert_eq!(fine.atomic(0, add), Err(Unreachable));
     assert_eq!(told.load(Ordering::Relaxed), 1);
@@ -222,7 +225,9 @@ fn what_does_not_block_is_not_charged_however_much_of_it_there_is() {
     while start.elapsed() < Duration::from_secs(1) {
         for _ in 0..200 {
             region.copy_out(0, &mut out, None).unwrap();
-            region.copy_in(7, &out[..64], None).unwrap();
+            region
+                .copy_in(7, &out[..64], Order::LastByteLast, None)
+                .unwrap();
         }
         // Long enough for the thread to sleep: to wake it is nobody's fault.
         std::thread::sleep(Duration::from_millis(1));
@@ -253,6 +258,9 @@ fn a_page_that_a_userfaultfd_has_to_bring_is_an_error_at_once() {
     assert_eq!((asked, watched), (0, 0));
     for region in own(&mapping, PAGE) {
         assert_eq!(region.copy_out(0, &mut [0; 8], None), Err(Unreachable));
-        assert_eq!(region.copy_in(0, &[0; 8], None), Err(Unreachable));
+        assert_eq!(
+            region.copy_in(0, &[0; 8], Order::Any, None),
+            Err(Unreachable)
+        );
     }
 }

@@ -3,7 +3,7 @@
 use super::{Block, by, regions};
 use crate::error::VerbsError;
 use crate::regions::Regions;
-use trunkline_conn::mem::{Access, AtomicOp, Memory, MemoryFault, PdId, Sge};
+use trunkline_conn::mem::{Access, AtomicOp, Memory, MemoryFault, Order, PdId, Sge};
 use trunkline_wire::Rkey;
 
 const ADD: AtomicOp = AtomicOp::FetchAdd { add: 1 };
@@ -22,7 +22,9 @@ fn a_zero_based_region_is_addressed_by_offsets() {
     let made = regions.table.register(pd, Block::new(0x1000, 64), access);
     let made = made.unwrap();
     assert_eq!(made.iova, 0);
-    regions.write(by(pd), made.rkey, 8, &[9; 8], None).unwrap();
+    regions
+        .write(by(pd), made.rkey, 8, &[9; 8], Order::Any, None)
+        .unwrap();
     assert_eq!(
         regions.bytes(made.rkey).unwrap().data.borrow()[8..16],
         [9; 8]
@@ -44,7 +46,9 @@ fn peers_and_local_elements_use_the_iova() {
     let (regions, pd) = regions();
     for iova in [0, 8, 0x1008, u64::MAX - 71] {
         let key = register_at(&regions, pd, iova);
-        regions.write(by(pd), key, iova + 8, &[7; 8], None).unwrap();
+        regions
+            .write(by(pd), key, iova + 8, &[7; 8], Order::Any, None)
+            .unwrap();
         assert_eq!(
             regions.atomic(by(pd), key, iova + 8, ADD),
             Ok(0x0707_0707_0707_0707)

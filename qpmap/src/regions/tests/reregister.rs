@@ -3,7 +3,7 @@
 use super::{Block, INVALIDATABLE, by, regions};
 use crate::error::VerbsError;
 use crate::regions::{Regions, Registered};
-use trunkline_conn::mem::{Access, Memory, MemoryFault, PdId};
+use trunkline_conn::mem::{Access, Memory, MemoryFault, Order, PdId};
 use trunkline_wire::Rkey;
 
 fn register(regions: &Regions<Block>, pd: PdId, access: Access) -> Registered {
@@ -39,7 +39,7 @@ fn memory_addresses_domain_and_rights_change_at_once_and_the_key_stays() {
     assert!(read(second, 0x1000).is_err(), "its old address");
     let foreign = MemoryFault::ForeignDomain { key: key.0 };
     assert_eq!(read(first, 16), Err(foreign));
-    let written = regions.write(by(second), key, 8, &[1], None);
+    let written = regions.write(by(second), key, 8, &[1], Order::Any, None);
     assert!(matches!(written, Err(MemoryFault::NotAllowed { .. })));
     // The domain that it left is free, the other one is in use.
     assert_eq!(regions.table.dealloc_pd(first), Ok(()));
@@ -56,12 +56,12 @@ fn a_region_that_was_invalidated_comes_back_under_another_key() {
     let (made, _) = change(&mut regions, stale, anew).unwrap();
     assert_ne!(made.rkey, stale);
     assert_eq!(
-        regions.write(by(pd), made.rkey, 0x1000, &[1; 64], None),
+        regions.write(by(pd), made.rkey, 0x1000, &[1; 64], Order::Any, None),
         Ok(())
     );
     let unknown = MemoryFault::UnknownKey { key: stale.0 };
     assert_eq!(
-        regions.write(by(pd), stale, 0x1000, &[1], None),
+        regions.write(by(pd), stale, 0x1000, &[1], Order::Any, None),
         Err(unknown)
     );
     assert!(regions.table.unregister(stale).is_err());
@@ -81,7 +81,10 @@ fn what_cannot_be_registered_leaves_the_region_as_it_was() {
     ];
     for anew in wrong {
         assert!(change(&mut regions, key, anew).is_err());
-        assert_eq!(regions.write(by(pd), key, 0x1000, &[1; 64], None), Ok(()));
+        assert_eq!(
+            regions.write(by(pd), key, 0x1000, &[1; 64], Order::Any, None),
+            Ok(())
+        );
     }
     let nothing = (pd, Block::new(0, 8), 0, Access::ALL);
     let unknown = VerbsError::UnknownKey { key: !key.0 };

@@ -3,7 +3,7 @@
 use super::{Block, regions};
 use crate::error::VerbsError;
 use crate::regions::{MwType, Regions};
-use trunkline_conn::mem::{Access, AtomicOp, Memory, MemoryFault, PdId, Responder, Sge};
+use trunkline_conn::mem::{Access, AtomicOp, Memory, MemoryFault, Order, PdId, Responder, Sge};
 use trunkline_conn::work::{BindMw, inc_rkey};
 use trunkline_wire::{Lkey, Qpn, Rkey};
 
@@ -32,7 +32,7 @@ fn window(regions: &Regions<Block>, pd: PdId, kind: MwType) -> (Rkey, BindMw) {
 }
 
 fn write(regions: &Regions<Block>, by: Responder, key: Rkey, addr: u64) -> Result<(), MemoryFault> {
-    regions.write(by, key, addr, &[9; 8], None)
+    regions.write(by, key, addr, &[9; 8], Order::Any, None)
 }
 
 const fn unknown(key: Rkey) -> Result<(), MemoryFault> {
