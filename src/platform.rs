@@ -38,6 +38,14 @@ impl Reach {
             Self::Parted(region) => region.foreign_bytes(),
         }
     }
+
+    /// Bytes of a program's own that are mapped in both processes.
+    pub(crate) fn promoted_bytes(&self) -> u64 {
+        match self {
+            Self::Mapped(_) | Self::Process(_) => 0,
+            Self::Parted(region) => region.shared_bytes(),
+        }
+    }
 }
 
 impl RegionMemory for Reach {

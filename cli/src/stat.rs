@@ -158,8 +158,8 @@ fn print_service(service: &ServiceStatus, out: &mut impl Write) -> io::Result<()
     if service.clients.is_empty() {
         return Ok(());
     }
-    let names = ["QPs", "CQs", "SRQs", "MRs", "MWs", "PDs"].map(str::to_owned);
-    let head = ["program", "pid", "uid", "segments", "other"];
+    let names = ["QPs", "CQs", "SRQs", "MRs"].map(str::to_owned);
+    let head = ["program", "pid", "uid", "segments", "promoted", "other"];
     row(head.map(str::to_owned), names, out)?;
     for client in service.clients.iter().take(ROWS) {
         print_client(client, out)?;
@@ -172,30 +172,28 @@ fn print_client(client: &ClientStatus, out: &mut impl Write) -> io::Result<()> {
     let pid = client
         .pid
         .map_or_else(|| "-".to_owned(), |pid| pid.to_string());
-    let sizes = [client.segment_bytes, client.foreign_bytes].map(size);
-    let [segments, other] = sizes;
-    let who = [name, pid, client.uid.to_string(), segments, other];
-    let counts = [
-        client.qps,
-        client.cqs,
-        client.srqs,
-        client.mrs,
-        client.mws,
-        client.pds,
+    let bytes = [
+        client.segment_bytes,
+        client.promoted_bytes,
+        client.foreign_bytes,
     ];
+    let [segments, promoted, other] = bytes.map(size);
+    let uid = client.uid.to_string();
+    let who = [name, pid, uid, segments, promoted, other];
+    let counts = [client.qps, client.cqs, client.srqs, client.mrs];
     row(who, counts.map(|count| count.to_string()), out)
 }
 
 /// One program: who it is and its bytes, and what it has.
 fn row(
-    [name, pid, uid, segments, other]: [String; 5],
-    [qps, cqs, srqs, mrs, mws, pds]: [String; 6],
+    [name, pid, uid, segments, promoted, other]: [String; 6],
+    [qps, cqs, srqs, mrs]: [String; 4],
     out: &mut impl Write,
 ) -> io::Result<()> {
     writeln!(
         out,
-        "  {name:<9} {pid:>7} {uid:>10} {qps:>5} {cqs:>4} {srqs:>4} {mrs:>5} {mws:>5} {pds:>5} \
-         {segments:>8} {other:>6}"
+        "  {name:<9} {pid:>7} {uid:>10} {qps:>5} {cqs:>4} {srqs:>4} {mrs:>5} \
+         {segments:>8} {promoted:>8} {other:>6}"
     )
 }
 
@@ -231,7 +229,8 @@ mod tests {
         let client = json!({
             "name": "a program with a long name", "pid": 4_194_304, "uid": u32::MAX, "pds": 65_536,
             "cqs": 4096, "srqs": 4096, "qps": 65_536, "mrs": 65_536, "mws": 65_536,
-            "segment_bytes": 1_u64 << 30, "foreign_bytes": (1_u64 << 40) - 1,
+            "segment_bytes": 1_u64 << 30, "promoted_bytes": (1_u64 << 40) - 1,
+            "foreign_bytes": (1_u64 << 40) - 1,
         });
         let address = "fe80:1111:2222:3333:4444:5555:6666:7777";
         let peer = json!({ "address": address, "connections": 254, "gone": 99_999_999 });

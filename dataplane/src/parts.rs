@@ -34,6 +34,11 @@ impl PartedRegion {
         (self.whole.len() - self.shared.len()) as u64
     }
 
+    /// Bytes that are.
+    pub fn shared_bytes(&self) -> u64 {
+        self.shared.len() as u64
+    }
+
     /// Takes the bytes at `offset` apart: before, in and behind the shared part, as ranges of them.
     fn split(&self, offset: usize, length: usize) -> [Range<usize>; 3] {
         let end = self.start + self.shared.len();
@@ -152,6 +157,7 @@ mod tests {
     fn bytes_go_to_their_part_and_come_from_it_with_the_right_sum() {
         let (parted, own, shared) = parted();
         assert_eq!((parted.len(), parted.foreign_bytes()), (100, 60));
+        assert_eq!(parted.shared_bytes(), 40);
         for (offset, length) in [
             (0, 100),
             (0, 24),

@@ -32,6 +32,10 @@ pub struct ClientStatus {
     pub mws: u32,
     /// Bytes of its segments, for rings and for regions, which workers reach without a system call.
     pub segment_bytes: u64,
+    /// Bytes of its own memory that are in promoted pages, once for each region that has them. The
+    /// pages are in segments, and count there, too.
+    #[serde(default)]
+    pub promoted_bytes: u64,
     /// Bytes of its other regions, which are reached through `/proc/self/mem`.
     pub foreign_bytes: u64,
 }

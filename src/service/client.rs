@@ -77,6 +77,8 @@ pub(super) struct Belongings {
     pub(super) pieces: Pieces,
     /// Bytes of the program's own memory that are registered.
     pub(super) foreign: Share,
+    /// Bytes of it in promoted pages, once for each region, which are not among these.
+    pub(super) promoted: u64,
 }
 
 /// The last that is said to a program, which lets go of its memory when it hears that: so nobody
@@ -133,6 +135,7 @@ impl Client {
                 graves: Graves::default(),
                 pieces: Pieces::sharing(limits.segment_bytes, &budgets.segment_bytes),
                 foreign: Share::of(&budgets.registered_bytes),
+                promoted: 0,
             },
         })
     }
@@ -197,6 +200,7 @@ impl Client {
             mrs: all.mrs.len(),
             mws: all.mws.len(),
             foreign_bytes: all.foreign.amount(),
+            promoted_bytes: all.promoted,
             segment_bytes: all.pieces.taken(),
         }
     }

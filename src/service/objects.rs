@@ -123,6 +123,11 @@ impl MrEntry {
     pub(super) fn foreign_bytes(&self) -> u64 {
         self.reach.foreign_bytes()
     }
+
+    /// Bytes of the program's own in promoted pages.
+    pub(super) fn promoted_bytes(&self) -> u64 {
+        self.reach.promoted_bytes()
+    }
 }
 
 impl Drop for MrEntry {

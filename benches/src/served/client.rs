@@ -157,7 +157,10 @@ impl End {
         };
         // Of the heap whole pages only.
         let (is_shared, wanted) = (mr.shared_len() != 0, shape.memory != Memory::Heap);
-        ensure!(is_shared == wanted, "shared memory: {is_shared}, not {wanted}");
+        ensure!(
+            is_shared == wanted,
+            "shared memory: {is_shared}, not {wanted}"
+        );
         let mut end = Self {
             cq,
             qps: Vec::new(),

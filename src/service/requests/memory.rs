@@ -185,9 +185,10 @@ impl Desk<'_> {
     fn register(&mut self, request: &RegisterMr, reach: Reach) -> Answered {
         let pd = self.pd(request.pd)?;
         let entry = MrEntry::register(pd, reach, request.iova, request.access)?;
-        let keys = entry.keys;
+        let (keys, promoted) = (entry.keys, entry.promoted_bytes());
         let inserted = self.client.belongings.mrs.insert(entry);
         let mr = inserted.map_err(full("memory regions"))?;
+        self.client.belongings.promoted += promoted;
         Ok(registered(mr, keys))
     }
 
@@ -203,12 +204,13 @@ impl Desk<'_> {
             None => 0,
         };
         let entry = entry!(mut self.client.belongings.mrs, request.mr, "MR")?;
+        let promoted = entry.promoted_bytes();
         let changed = entry.reregister(&pd, reach, request.iova, request.access);
         let (keys, after) = (entry.keys, entry.foreign_bytes());
-        self.client
-            .belongings
-            .foreign
-            .shrink(before + counted - after);
+        let promoted_after = entry.promoted_bytes();
+        let all = &mut self.client.belongings;
+        all.promoted = all.promoted - promoted + promoted_after;
+        all.foreign.shrink(before + counted - after);
         changed?;
         Ok(registered(request.mr, keys))
     }
@@ -218,9 +220,10 @@ impl Desk<'_> {
         if !unbind {
             entry.deregister()?;
         }
-        let foreign = entry.foreign_bytes();
+        let (foreign, promoted) = (entry.foreign_bytes(), entry.promoted_bytes());
         let all = &mut self.client.belongings;
         all.foreign.shrink(foreign);
+        all.promoted -= promoted;
         drop(all.mrs.remove(mr));
         done()
     }
