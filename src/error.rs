@@ -5,7 +5,7 @@ use crate::verbs::cq::CqError;
 use std::net::IpAddr;
 use std::sync::Arc;
 use trunkline_conn::work::VendorError;
-use trunkline_dataplane::{Errno, InterfaceName, PortError, UdpOpenError};
+use trunkline_dataplane::{Errno, InterfaceName, LinkOpenError, PortError, UdpOpenError};
 use trunkline_qpmap::cq::CqOverflow;
 use trunkline_qpmap::{PostError, VerbsError};
 
@@ -34,6 +34,9 @@ pub enum Error {
     /// The UDP port cannot be opened.
     #[error(transparent)]
     Open(#[from] UdpOpenError),
+    /// The port of raw frames cannot be opened.
+    #[error(transparent)]
+    OpenLink(LinkOpenError),
     /// The operating system refused memory, a descriptor or a thread.
     #[error("{call}: {source}")]
     System {
@@ -97,6 +100,16 @@ pub enum Error {
         /// Where it was to be.
         offset: usize,
     },
+}
+
+impl From<LinkOpenError> for Error {
+    /// Whatever port it is for, an address that is taken is the same error.
+    fn from(error: LinkOpenError) -> Self {
+        match error {
+            LinkOpenError::Address(error) => Self::Open(error),
+            error => Self::OpenLink(error),
+        }
+    }
 }
 
 impl From<CqError> for Error {

@@ -38,6 +38,7 @@ pub use attached::{AttachOptions, Promotion};
 pub use error::{Error, NoConnection};
 pub use node::attributes::{AtomicCap, DeviceAttributes, LinkLayer, PortAttributes, PortState};
 pub use node::life::{Down, Health};
+pub use node::ports::{PortKind, UnknownPort};
 pub use node::state_bytes::StateBytes;
 pub use node::{Builder, Drive, Node};
 pub use observe::capture::CaptureState;
@@ -54,7 +55,9 @@ pub use trunkline_conn::work::{
     BindMw, Completion, Datagram, Extra, OwnOp, Remote, SendFlags, SendOp, Status, VendorError,
     WorkOpcode, inc_rkey,
 };
-pub use trunkline_dataplane::{Errno, InterfaceName, Port, PortCounters, PortError, UdpOpenError};
+pub use trunkline_dataplane::{
+    Errno, InterfaceName, LinkOpenError, Port, PortCounters, PortError, UdpOpenError,
+};
 pub use trunkline_qpmap::cq::{CqOverflow, Notify};
 pub use trunkline_qpmap::regions::MwType;
 pub use trunkline_qpmap::wqe::{RecvWr, SendWr};

@@ -10,6 +10,7 @@ mod slots;
 use super::capture;
 use super::interrupt::Interrupt;
 use super::output::{self, print_json};
+use super::port::kinds;
 use super::progress::Progress;
 use super::range::Range;
 use super::usage::wrong;
@@ -26,6 +27,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
+use trunkline::PortKind;
 
 /// State of one RC connection in hardware, in bytes: the figure of the SRC paper's table.
 const RC_STATE_BYTES: u64 = 750;
@@ -61,6 +63,9 @@ pub(crate) struct DemoArgs {
     /// Address of the server's node.
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2)))]
     server: IpAddr,
+    /// What carries packets.
+    #[arg(long, value_parser = kinds(), default_value_t)]
+    port: PortKind,
     /// Write what the client's node says and hears of connection management to a pcapng file.
     #[arg(long, value_name = "FILE")]
     capture_cm: Option<PathBuf>,

@@ -12,6 +12,7 @@ mod log;
 mod look;
 mod metrics;
 mod output;
+mod port;
 mod progress;
 mod range;
 mod run;

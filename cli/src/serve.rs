@@ -107,6 +107,7 @@ fn start(settings: &Settings, idle: Option<Duration>) -> Result<Vec<(Node, Servi
     for (address, socket) in &settings.places {
         let builder = Node::builder()
             .drive(Drive::Threaded)
+            .port(settings.port)
             .workers(settings.workers)
             .pool(settings.connections);
         let node = taken::build(builder, *address, "--address")?;

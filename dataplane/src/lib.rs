@@ -11,6 +11,7 @@
 pub mod capture;
 pub mod copy;
 pub mod fault;
+pub mod link;
 pub mod links;
 pub mod maps;
 pub mod memory;
@@ -25,6 +26,9 @@ pub mod region;
 pub mod routes;
 pub mod udp;
 
+mod bpf;
+#[cfg(test)]
+mod conformance;
 mod errno;
 mod mapping;
 mod netlink;
@@ -37,6 +41,7 @@ mod ring;
 pub use capture::{Capture, PacketWriter};
 pub use errno::Errno;
 pub use fault::Fault;
+pub use link::{LinkAddress, LinkConfig, LinkOpenError, LinkPort, PacketDevice};
 pub use links::{KernelLink, LinkChanges};
 pub use memory::{MemoryConfig, MemoryPort};
 pub use neighbours::{Interface, Neighbours};

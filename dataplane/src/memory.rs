@@ -12,7 +12,7 @@
 //! What a node sends to its own address comes back to it, by a third direction that is made when it
 //! is first used.
 
-mod lane;
+pub(crate) mod lane;
 
 use crate::port::{Arrival, Capabilities, Egress, Port, PortCounters, PortError, Slot};
 use lane::{Receiver, Sender, lane};

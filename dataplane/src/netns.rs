@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
@@ -37,6 +38,23 @@ impl Far {
         let output = output.unwrap();
         assert!(output.status.success(), "{words}: {output:?}");
         String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+impl Far {
+    /// Does something there, on a thread of its own: what it opens stays in that namespace.
+    pub(crate) fn within<T: Send>(&self, act: impl FnOnce() -> T + Send) -> T {
+        let path = self.0.trim_start_matches("--net=");
+        let namespace = std::fs::File::open(path).unwrap();
+        thread::scope(|scope| {
+            let there = scope.spawn(|| {
+                // SAFETY: an open namespace; concerns this thread only, which began for that.
+                let entered = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) };
+                assert_eq!(entered, 0, "{}", std::io::Error::last_os_error());
+                act()
+            });
+            there.join().unwrap()
+        })
     }
 }
 

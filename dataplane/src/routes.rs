@@ -17,7 +17,7 @@ use socket2::Socket;
 use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::AsFd;
-use trunkline_wire::may_be_one_host;
+use trunkline_wire::{Mac, may_be_one_host};
 
 /// Where nothing listens (RFC 863): a datagram there makes the kernel look for the neighbour.
 const DISCARD: u16 = 9;
@@ -163,6 +163,49 @@ pub struct KernelRoutes {
     answer: Box<[u8]>,
 }
 
+/// What the kernel knows of a neighbour.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Entry {
+    pub(crate) state: Neighbour,
+    /// Its address of the link.
+    pub(crate) mac: Option<Mac>,
+    /// It has not been confirmed for long, and the kernel asks when it sends there itself.
+    pub(crate) is_stale: bool,
+}
+
+impl Entry {
+    const UNKNOWN: Self = Self {
+        state: Neighbour::Unknown,
+        mac: None,
+        is_stale: false,
+    };
+}
+
+impl From<NeighbourMessage> for Entry {
+    fn from(found: NeighbourMessage) -> Self {
+        let mac = found
+            .attributes
+            .iter()
+            .find_map(|attribute| match attribute {
+                NeighbourAttribute::LinkLayerAddress(bytes) => {
+                    bytes.as_slice().try_into().ok().map(Mac)
+                }
+                _ => None,
+            });
+        Self {
+            state: match found.header.state {
+                NeighbourState::Incomplete => Neighbour::Asked,
+                NeighbourState::Failed => Neighbour::Silent,
+                NeighbourState::None => Neighbour::Unknown,
+                // Old knowledge is good until it proves wrong, and then the kernel asks again.
+                _ => Neighbour::Known,
+            },
+            mac,
+            is_stale: found.header.state == NeighbourState::Stale,
+        }
+    }
+}
+
 /// A link, as far as it matters.
 struct Link {
     mtu: u32,
@@ -266,6 +309,25 @@ impl KernelRoutes {
         })
     }
 
+    /// What the kernel knows of the neighbour on a way that has one.
+    ///
+    /// # Errors
+    /// The kernel cannot be asked.
+    pub(crate) fn entry(&mut self, hop: &NextHop) -> Result<Entry, RouteError> {
+        let mut question = NeighbourMessage::default();
+        question.header.family = family(hop.address);
+        question.header.ifindex = hop.interface;
+        let to = NeighbourAttribute::Destination(hop.address.into());
+        question.attributes.push(to);
+        match self.ask(Message::GetNeighbour(question)) {
+            Ok(Message::NewNeighbour(found)) => Ok(Entry::from(found)),
+            Ok(_) => Err(system("RTM_GETNEIGH")(nonsense())),
+            // ENOENT: there is no entry.
+            Err(Answer::Refused(_)) => Ok(Entry::UNKNOWN),
+            Err(Answer::System(source)) => Err(system("RTM_GETNEIGH")(source)),
+        }
+    }
+
     /// One question and its answer.
     fn ask(&mut self, question: Message) -> Result<Message, Answer> {
         self.sequence = self.sequence.wrapping_add(1);
@@ -339,24 +401,7 @@ impl Routes for KernelRoutes {
         if !hop.has_neighbour {
             return Ok(Neighbour::Known);
         }
-        let mut question = NeighbourMessage::default();
-        question.header.family = family(hop.address);
-        question.header.ifindex = hop.interface;
-        let to = NeighbourAttribute::Destination(hop.address.into());
-        question.attributes.push(to);
-        match self.ask(Message::GetNeighbour(question)) {
-            Ok(Message::NewNeighbour(found)) => Ok(match found.header.state {
-                NeighbourState::Incomplete => Neighbour::Asked,
-                NeighbourState::Failed => Neighbour::Silent,
-                NeighbourState::None => Neighbour::Unknown,
-                // Old knowledge is good until it proves wrong, and then the kernel asks again.
-                _ => Neighbour::Known,
-            }),
-            Ok(_) => Err(system("RTM_GETNEIGH")(nonsense())),
-            // ENOENT: there is no entry.
-            Err(Answer::Refused(_)) => Ok(Neighbour::Unknown),
-            Err(Answer::System(source)) => Err(system("RTM_GETNEIGH")(source)),
-        }
+        self.entry(hop).map(|entry| entry.state)
     }
 
     fn down(&mut self, hop: &NextHop) -> Option<InterfaceName> {

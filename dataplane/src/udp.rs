@@ -41,8 +41,11 @@ mod receive;
 mod socket;
 mod steer;
 
+pub(crate) use errors::Errors;
 pub use interface::InterfaceName;
 pub use owner::Owner;
+pub(crate) use socket::{bound, set};
+pub(crate) use steer::program as steering;
 
 use crate::errno::Errno;
 use crate::links::{KernelLink, LinkChanges};
@@ -51,7 +54,6 @@ use crate::port::{
 };
 use crate::routes::{self, KernelRoutes, Routes};
 use batch::{Addressing, Batch};
-use errors::Errors;
 use queue::{Queue, Unit};
 use receive::Receiver;
 use socket::Sockets;

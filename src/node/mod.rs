@@ -5,12 +5,14 @@ mod driving;
 mod events;
 pub(crate) mod life;
 pub(crate) mod link;
+pub(crate) mod ports;
 pub(crate) mod shared;
 pub(crate) mod state_bytes;
 
 use crate::error::Error;
 use crate::node::life::{Down, Health, Life};
 use crate::node::link::Link;
+use crate::node::ports::PortKind;
 use crate::node::shared::{Own, Shared};
 use crate::node::state_bytes::StateBytes;
 use crate::observe::capture::{Capture, CaptureState};
@@ -38,7 +40,7 @@ use std::time::Duration;
 use trunkline_conn::control::CongestionControl;
 use trunkline_conn::delivery::{Counters as DeliveryCounters, MAX_WINDOW};
 use trunkline_conn::secret::{Purpose, Secret};
-use trunkline_dataplane::{Port, PortCounters, UdpConfig, UdpPort};
+use trunkline_dataplane::{Port, PortCounters, UdpConfig};
 use trunkline_qpmap::cq::Notify;
 use trunkline_qpmap::regions::RegionTable;
 use trunkline_qpmap::{Allowed, Counters, LiveObjects, VerbsError};
@@ -97,6 +99,7 @@ pub enum Drive {
 #[derive(Debug)]
 pub struct Builder {
     address: IpAddr,
+    port: PortKind,
     udp_port: u16,
     source_ports: usize,
     workers: u8,
@@ -112,6 +115,7 @@ impl Default for Builder {
     fn default() -> Self {
         Self {
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            port: PortKind::default(),
             udp_port: ROCE_PORT,
             source_ports: 0,
             workers: 1,
@@ -131,6 +135,13 @@ impl Builder {
     #[must_use]
     pub const fn address(mut self, address: IpAddr) -> Self {
         self.address = address.to_canonical();
+        self
+    }
+
+    /// What carries its packets: a UDP socket if not set.
+    #[must_use]
+    pub const fn port(mut self, kind: PortKind) -> Self {
+        self.port = kind;
         self
     }
 
@@ -326,11 +337,11 @@ impl Builder {
         self
     }
 
-    /// A node on a UDP socket.
+    /// A node on a port of its own ([`port`](Self::port)).
     ///
     /// # Errors
     /// A setting out of range; an address that cannot be bound: where another process owns the
-    /// port, the error names it.
+    /// port, the error names it; a port of a kind that this machine, or this user, does not have.
     pub fn build(mut self) -> Result<Node, Error> {
         self.check()?;
         let config = UdpConfig {
@@ -338,14 +349,11 @@ impl Builder {
             extra_source_ports: self.source_ports,
             ..UdpConfig::new(self.address)
         };
-        let group = UdpPort::open_group(&config, self.all_workers()?)?;
-        let ports = group
-            .into_iter()
-            .map(|port| Box::new(port) as Box<dyn Port + Send>);
+        let ports = self.port.open(&config, self.all_workers()?)?;
         self.config.engine.control = self.control.unwrap_or_default();
         let default = self.status.is_none();
         self.status = self.status.or(Some(true));
-        self.finish(ports.collect(), default)
+        self.finish(ports, default)
     }
 
     /// A node on a port of the program's choice.

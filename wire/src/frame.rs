@@ -285,25 +285,33 @@ impl<'a> Frame<'a> {
     /// `out` is too short.
     pub fn emit(&self, out: &mut [u8]) -> usize {
         let length = self.length();
-        let mut rest = &mut out[..length];
+        let headers = self.emit_headers(out);
+        let mut rest = &mut out[headers..length];
+        append(&mut rest, self.content.bytes());
+        append(&mut rest, self.padding);
+        length
+    }
+
+    /// Writes what comes before the content's bytes, and returns its length.
+    ///
+    /// # Panics
+    /// `out` is too short.
+    pub fn emit_headers(&self, out: &mut [u8]) -> usize {
+        let whole = out.len();
+        let mut rest = out;
         append(&mut rest, &self.eth.to_bytes());
         if let Some(vlan) = self.vlan {
             append(&mut rest, &vlan.to_bytes());
         }
         match self.content {
-            Content::Udp { ip, udp, datagram } => {
+            Content::Udp { ip, udp, .. } => {
                 write_ip(&mut rest, &ip);
                 append(&mut rest, &udp.to_bytes());
-                append(&mut rest, datagram);
             }
-            Content::Ip { ip, payload } => {
-                write_ip(&mut rest, &ip);
-                append(&mut rest, payload);
-            }
-            Content::Other(bytes) => append(&mut rest, bytes),
+            Content::Ip { ip, .. } => write_ip(&mut rest, &ip),
+            Content::Other(_) => {}
         }
-        append(&mut rest, self.padding);
-        length
+        whole - rest.len()
     }
 }
 
@@ -352,6 +360,15 @@ impl<'a> Content<'a> {
             flags,
             datagram,
         })
+    }
+
+    /// What it carries, behind its headers.
+    const fn bytes(&self) -> &'a [u8] {
+        match *self {
+            Self::Udp { datagram, .. } => datagram,
+            Self::Ip { payload, .. } => payload,
+            Self::Other(bytes) => bytes,
+        }
     }
 
     const fn length(&self) -> usize {

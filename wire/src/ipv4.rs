@@ -10,6 +10,7 @@
 
 use crate::WireError;
 use crate::bytes::{get, header, put, u16_at};
+use crate::sum::InternetSum;
 use core::net::Ipv4Addr;
 
 const VERSION_AND_LENGTH: u8 = 0x45;
@@ -69,10 +70,7 @@ impl Ipv4View<'_> {
 
 /// The complement of the ones' complement sum of the header's words.
 fn checksum(header: &[u8; Ipv4::LEN]) -> u16 {
-    let words = header.as_chunks().0.iter();
-    let sum: u32 = words.map(|&word| u32::from(u16::from_be_bytes(word))).sum();
-    let folded = (sum & 0xffff) + (sum >> 16);
-    !((folded & 0xffff) + (folded >> 16)) as u16
+    !InternetSum::default().with(header).folded()
 }
 
 impl Ipv4 {

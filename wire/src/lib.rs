@@ -45,6 +45,7 @@ mod reth;
 mod rnr;
 #[cfg(feature = "serde")]
 mod serde;
+mod sum;
 mod udp;
 mod workers;
 
@@ -77,5 +78,6 @@ pub use rdma_cm::{Addresses, RdmaCmHeader, RdmaCmView, ServiceId};
 pub use record::{PackedRecord, Record, RecordView, Records};
 pub use reth::{Reth, RethView};
 pub use rnr::rnr_timer_ns;
+pub use sum::InternetSum;
 pub use udp::{Udp, UdpView};
 pub use workers::{Worker, Workers};

@@ -181,7 +181,7 @@ pub(super) fn embedded(trunkline: &Trunkline, options: &str) -> Result<(Run, Emb
     let (here, there) = (next_address(EMBEDDED + at), next_address(EMBEDDED + at + 1));
     let bench = || {
         let mut command = trunkline.command();
-        command.args(["bench", mode, "--port", &port.to_string()]);
+        command.args(["bench", mode, "--tcp-port", &port.to_string()]);
         command
     };
     let mut server = bench();

@@ -21,6 +21,7 @@ use std::io::Write;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::time::Duration;
+use trunkline::PortKind;
 
 /// Pause of the node while the server makes its QPs.
 const PAUSE: Duration = Duration::from_micros(200);
@@ -30,6 +31,8 @@ const PAUSE: Duration = Duration::from_micros(200);
 pub(crate) struct Plan {
     /// Server.
     pub(crate) server: SocketAddr,
+    /// What carries our node's packets.
+    pub(crate) port: PortKind,
     /// Address of our node, unless that of the control connection.
     pub(crate) bind: Option<IpAddr>,
     /// What to measure.
@@ -131,8 +134,9 @@ fn meet<'a>(
     if address == plan.server.ip() {
         bail!("the server's node has {address}: give this one another address with --bind");
     }
+    let capture = plan.capture.as_deref();
     let end = End::open(
-        node::start((address, "--bind"), Some(&params), plan.capture.as_deref())?,
+        node::start((address, "--bind"), plan.port, Some(&params), capture)?,
         Side::Client,
         params,
     )?;

@@ -17,6 +17,7 @@ mod stream;
 mod throughput;
 
 use super::interrupt::Interrupt;
+use super::port::kinds;
 use super::range::Range;
 use super::usage::wrong;
 use anyhow::Result;
@@ -28,6 +29,7 @@ use params::{
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
+use trunkline::PortKind;
 use trunkline_wire::may_be_one_host;
 
 /// Round trips of `lat`, unless the command line says otherwise.
@@ -82,7 +84,10 @@ pub(crate) struct BenchArgs {
     #[arg(allow_negative_numbers = true)]
     #[arg(help = PORT.help("TCP port on which both ends agree on what to do",
                            "; the measurement itself is RoCEv2; 0 is any that is free"))]
-    port: u16,
+    tcp_port: u16,
+    /// What carries packets at this end.
+    #[arg(long, value_parser = kinds(), default_value_t)]
+    port: PortKind,
     /// With --listen: serve one client only.
     #[arg(long, conflicts_with = "connect")]
     once: bool,
@@ -177,6 +182,7 @@ pub(crate) fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<()> {
         (Some(address), _) => {
             let plan = server::Plan {
                 address,
+                tcp_port: args.tcp_port,
                 port: args.port,
                 once: args.once,
                 timeout: args.timeout,
@@ -191,9 +197,9 @@ pub(crate) fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<()> {
 
 impl BenchArgs {
     fn plan(&self, server: IpAddr) -> Result<client::Plan> {
-        if self.port == 0 {
+        if self.tcp_port == 0 {
             return Err(wrong(
-                "--port 0 is for --listen: with --connect it is the one that the server shows",
+                "--tcp-port 0 is for --listen: with --connect it is the one that the server shows",
             ));
         }
         let client = &self.client;
@@ -245,7 +251,8 @@ impl BenchArgs {
             _ => None,
         };
         Ok(client::Plan {
-            server: SocketAddr::new(server, self.port),
+            server: SocketAddr::new(server, self.tcp_port),
+            port: self.port,
             bind: client.bind,
             params,
             goal: Goal {

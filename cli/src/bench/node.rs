@@ -6,20 +6,21 @@ use anyhow::Result;
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
-use trunkline::{Attributes, Drive, Node};
+use trunkline::{Attributes, Drive, Node, PortKind};
 
 /// The unit of a QP's timeout, which doubles with each step.
 const UNIT: Duration = Duration::from_nanos(4096);
 /// Largest timeout of a QP.
 const MOST: u8 = 31;
 
-/// Starts a node, as a measurement needs it, at the address that an option names; `capture` gets
-/// its management datagrams.
+/// Starts a node, as a measurement needs it, at the address that an option names, on a port of
+/// that kind; `capture` gets its management datagrams.
 ///
 /// # Errors
 /// The address cannot be bound, or the file not made.
 pub(crate) fn start(
     (address, option): (IpAddr, &'static str),
+    port: PortKind,
     params: Option<&Params>,
     capture: Option<&Path>,
 ) -> Result<Node> {
@@ -30,7 +31,7 @@ pub(crate) fn start(
     } else {
         Drive::Inline
     };
-    let mut builder = Node::builder();
+    let mut builder = Node::builder().port(port);
     if let Some(params) = params {
         builder = builder
             .pool(params.connections)

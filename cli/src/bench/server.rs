@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
+use trunkline::PortKind;
 
 /// How long a wait for clients lasts before it looks for Ctrl-C.
 const WAIT: Timespec = Timespec {
@@ -30,7 +31,9 @@ pub(crate) struct Plan {
     /// Address of the node, and with the port that of the control connections.
     pub(crate) address: IpAddr,
     /// Port of the control connections.
-    pub(crate) port: u16,
+    pub(crate) tcp_port: u16,
+    /// What carries the node's packets.
+    pub(crate) port: PortKind,
     /// Serve one client only.
     pub(crate) once: bool,
     /// How long nothing may move.
@@ -46,10 +49,10 @@ pub(crate) struct Plan {
 /// served, unless there is to be only one.
 pub(crate) fn run(plan: &Plan, interrupt: &Interrupt) -> Result<()> {
     // Nodes live as long as their clients; one that cannot start should be told about at once.
-    drop(node::start((plan.address, LISTEN), None, None)?);
-    let asked = SocketAddr::new(plan.address, plan.port);
+    drop(node::start((plan.address, LISTEN), plan.port, None, None)?);
+    let asked = SocketAddr::new(plan.address, plan.tcp_port);
     let listener = TcpListener::bind(asked)
-        .map_err(|error| taken::refused(asked, error, "--port, at both ends"))?;
+        .map_err(|error| taken::refused(asked, error, "--tcp-port, at both ends"))?;
     listener.set_nonblocking(true).context("control socket")?;
     let port = listener.local_addr().context("control socket")?.port();
     let (metrics, told_at) = Metrics::serve(plan.metrics)?;
@@ -106,7 +109,7 @@ fn serve(
     };
     let ready = params.check().map_err(anyhow::Error::from).and_then(|()| {
         params.timeout = params.timeout.max(plan.timeout);
-        let node = node::start((plan.address, LISTEN), Some(&params), None)?;
+        let node = node::start((plan.address, LISTEN), plan.port, Some(&params), None)?;
         let end = End::open(node, Side::Server, params)?;
         let target = end.connect(&theirs)?;
         Ok((end, target))

@@ -54,7 +54,10 @@ impl End {
         buffers: usize,
         capture: Option<&Path>,
     ) -> Result<Self> {
-        let builder = Node::builder().drive(Drive::Inline).pool(args.connections);
+        let builder = Node::builder()
+            .port(args.port)
+            .drive(Drive::Inline)
+            .pool(args.connections);
         let builder = capture::add(builder, capture)?;
         let node = taken::build(builder, address, &format!("--{name}"))?;
         let pd = node.alloc_pd();

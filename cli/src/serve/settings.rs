@@ -1,5 +1,6 @@
 //! What a service is started with: options of the command line, those of a file, and defaults.
 
+use crate::port::kinds;
 use crate::range::Range;
 use crate::socket;
 use crate::usage::wrong;
@@ -15,6 +16,7 @@ use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use trunkline::PortKind;
 use trunkline::service::{Limits, Trusted};
 
 /// Where programs find a service that was not told another place: a name without a file, which
@@ -46,6 +48,10 @@ pub(super) struct Flags {
     )]
     #[serde(deserialize_with = "one_or_several")]
     socket: Vec<PathBuf>,
+    /// What carries packets [default: udp].
+    #[arg(long, value_parser = kinds())]
+    #[serde(deserialize_with = "port")]
+    port: Option<PortKind>,
     #[arg(long, value_parser = WORKERS.count::<u8>(), allow_negative_numbers = true)]
     #[arg(help = WORKERS.help("Threads that carry packets", " [default: 1]"))]
     workers: Option<u8>,
@@ -213,6 +219,12 @@ enum Spelled {
     Text(String),
 }
 
+/// A kind of port by its name.
+fn port<'de, D: Deserializer<'de>>(from: D) -> Result<Option<PortKind>, D::Error> {
+    let name = String::deserialize(from)?;
+    name.parse().map(Some).map_err(Error::custom)
+}
+
 /// Bytes as the command line takes them: a number, or a text with a suffix.
 fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     let text = match Spelled::deserialize(from)? {
@@ -227,6 +239,7 @@ fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
 pub(super) struct Settings {
     /// The address of each node and the socket of its service; there is one at least.
     pub(super) places: Vec<(IpAddr, PathBuf)>,
+    pub(super) port: PortKind,
     pub(super) workers: u8,
     pub(super) connections: u32,
     pub(super) limits: Limits,
@@ -266,6 +279,7 @@ impl Settings {
                 first_set(&flags.address, file.address),
                 first_set(&flags.socket, file.socket),
             )?,
+            port: flags.port.or(file.port).unwrap_or_default(),
             workers: flags.workers.or(file.workers).unwrap_or(1),
             connections: flags.connections.or(file.connections).unwrap_or(4),
             limits,

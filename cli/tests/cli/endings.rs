@@ -230,7 +230,7 @@ fn clients_that_talk_nonsense_are_refused_and_the_next_is_served() {
 #[test]
 fn what_cannot_be_reached_or_bound_is_one_line() {
     let nobody = address().to_string();
-    let output = run(&["bench", "lat", "--connect", &nobody, "--port", "1"]);
+    let output = run(&["bench", "lat", "--connect", &nobody, "--tcp-port", "1"]);
     let line = complaint(&output, 1);
     assert!(
         line.starts_with(&format!("no server at {nobody}:1")),
@@ -246,7 +246,7 @@ fn what_cannot_be_reached_or_bound_is_one_line() {
             "lat",
             "--connect",
             &taken,
-            "--port",
+            "--tcp-port",
             &server.port.to_string(),
         ])
         .args(["--bind", &taken])
@@ -262,17 +262,17 @@ fn what_cannot_be_reached_or_bound_is_one_line() {
 fn who_has_a_port_and_which_option_takes_another_one_is_told() {
     let server = Server::start(&[]);
     let (at, port) = (server.address.to_string(), server.port.to_string());
-    let output = run(&["bench", "lat", "--listen", &at, "--port", &port]);
+    let output = run(&["bench", "lat", "--listen", &at, "--tcp-port", &port]);
     let line = complaint(&output, 1);
     let owner = format!("TCP port taken by process {} (trunkline)", server.pid());
     assert!(line.contains(&owner), "{line}");
-    assert!(line.ends_with("with --port, at both ends"), "{line}");
+    assert!(line.ends_with("with --tcp-port, at both ends"), "{line}");
 
     let (client, other) = (address(), address().to_string());
     let _own = UdpSocket::bind((client, 4791)).unwrap();
     let at = client.to_string();
     let to = server.address.to_string();
-    let bench = ["bench", "lat", "--connect", &to, "--port", &port];
+    let bench = ["bench", "lat", "--connect", &to, "--tcp-port", &port];
     for (words, option) in [
         (&["bench", "lat", "--listen", &at][..], "--listen"),
         (&[&bench[..], &["--bind", &at]].concat(), "--bind"),

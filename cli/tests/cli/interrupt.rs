@@ -104,7 +104,7 @@ fn a_demo_ends_in_each_of_its_steps() {
 #[test]
 fn a_bench_ends_at_either_end_and_before_it_has_a_peer() {
     let listen = address().to_string();
-    let server = || trunkline(&["bench", "lat", "--listen", &listen, "--port", "0"]);
+    let server = || trunkline(&["bench", "lat", "--listen", &listen, "--tcp-port", "0"]);
     let mut alone = Running::start(server());
     alone.until("");
     alone.interrupt("a server without a client");
@@ -115,7 +115,7 @@ fn a_bench_ends_at_either_end_and_before_it_has_a_peer() {
     let port = line.trim().rsplit(' ').next().unwrap();
     let bind = address().to_string();
     let client = |mode: &str| {
-        let to = ["--connect", &listen, "--port", port, "--bind", &bind];
+        let to = ["--connect", &listen, "--tcp-port", port, "--bind", &bind];
         let words = [&["bench", mode, "--duration", "600"], &to[..]].concat();
         Running::start(trunkline(&words))
     };
@@ -137,7 +137,14 @@ fn a_bench_ends_while_nobody_answers() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port().to_string();
     let bind = address().to_string();
-    let to = ["--connect", "127.0.0.1", "--port", &port, "--bind", &bind];
+    let to = [
+        "--connect",
+        "127.0.0.1",
+        "--tcp-port",
+        &port,
+        "--bind",
+        &bind,
+    ];
     let words = [&["bench", "lat"], &to[..]].concat();
     let client = Running::start(trunkline(&words));
     sleep(Duration::from_millis(300));
@@ -151,7 +158,7 @@ fn ctrl_c_that_was_ignored_from_the_start_is_ignored() {
     let mut shell = Command::new("sh");
     shell.args(["-c", "trap '' INT; exec \"$0\" \"$@\"", program]);
     shell.args(["bench", "lat", "--listen", &address().to_string()]);
-    shell.args(["--port", "0"]);
+    shell.args(["--tcp-port", "0"]);
     let mut server = Running::start(shell);
     server.until("listening");
     let pid = Pid::from_child(&server.child);

@@ -26,7 +26,7 @@ impl Server {
     pub(crate) fn start(words: &[&str]) -> Self {
         let address = address();
         let listen = address.to_string();
-        let mut command = trunkline(&["bench", "lat", "--listen", &listen, "--port", "0"]);
+        let mut command = trunkline(&["bench", "lat", "--listen", &listen, "--tcp-port", "0"]);
         let mut child = command.args(words).stderr(Stdio::piped()).spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
@@ -46,7 +46,12 @@ impl Server {
         let (to, port, bind) = (self.address, self.port, address());
         let mut command = trunkline(&["bench"]);
         command.args(words);
-        command.args(["--connect", &to.to_string(), "--port", &port.to_string()]);
+        command.args([
+            "--connect",
+            &to.to_string(),
+            "--tcp-port",
+            &port.to_string(),
+        ]);
         command.args(["--bind", &bind.to_string()]);
         command
     }

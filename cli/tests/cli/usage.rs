@@ -123,8 +123,8 @@ fn wrong_command_lines_get_one_line_and_exit_code_2() {
             "trunkline bench",
         ),
         (
-            &["bench", "bw", "--connect", "::1", "--port", "0"],
-            "--port 0 is for --listen: with --connect it is the one that the server shows",
+            &["bench", "bw", "--connect", "::1", "--tcp-port", "0"],
+            "--tcp-port 0 is for --listen: with --connect it is the one that the server shows",
             "trunkline bench",
         ),
         (

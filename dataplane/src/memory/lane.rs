@@ -84,7 +84,7 @@ struct Lane {
 
 /// The end of a lane that packets go into.
 #[derive(Debug)]
-pub(super) struct Sender {
+pub(crate) struct Sender {
     lane: Arc<Lane>,
     /// Slots owned and not in use; the one that came back last on top.
     free: Vec<u32>,
@@ -102,7 +102,7 @@ pub(super) struct Sender {
 
 /// The end that they come out of.
 #[derive(Debug)]
-pub(super) struct Receiver {
+pub(crate) struct Receiver {
     lane: Arc<Lane>,
     /// Position of the next entry to take from the full ring.
     taken: u32,
@@ -113,7 +113,7 @@ pub(super) struct Receiver {
 }
 
 /// A direction of `config.slots` slots.
-pub(super) fn lane(config: MemoryConfig) -> (Sender, Receiver) {
+pub(crate) fn lane(config: MemoryConfig) -> (Sender, Receiver) {
     let lane = Arc::new(Lane {
         slab: Slab::new(config),
         full: Ring::new(config.slots),
@@ -140,14 +140,14 @@ pub(super) fn lane(config: MemoryConfig) -> (Sender, Receiver) {
 
 impl Sender {
     /// Slots that are on their way or with the receiver, as far as this end knows.
-    pub(super) fn in_flight(&self) -> usize {
+    pub(crate) fn in_flight(&self) -> usize {
         let owned = self.free.len() + usize::from(self.reserved.is_some());
         self.lane.slab.slots as usize - owned
     }
 
     /// Room for a packet of `length` bytes, which the slot must be able to hold.
     #[inline]
-    pub(super) fn reserve(&mut self, path: &Path, length: usize) -> Option<Slot<'_>> {
+    pub(crate) fn reserve(&mut self, path: &Path, length: usize) -> Option<Slot<'_>> {
         let number = match self.reserved {
             Some((number, _)) => number,
             None => {
@@ -179,7 +179,7 @@ impl Sender {
     }
 
     #[inline]
-    pub(super) fn commit(&mut self) {
+    pub(crate) fn commit(&mut self) {
         let (number, length) = self.reserved.take().expect("commit follows reserve");
         self.lane.full.set(self.committed, number);
         self.committed = self.committed.wrapping_add(1);
@@ -187,7 +187,7 @@ impl Sender {
     }
 
     /// Tells the receiver of what was committed.
-    pub(super) fn flush(&mut self, counters: &mut PortCounters) {
+    pub(crate) fn flush(&mut self, counters: &mut PortCounters) {
         if self.lane.receiver_gone.load(Ordering::Acquire) {
             counters.unreachable += self.reclaim_all();
             return;
@@ -232,7 +232,7 @@ impl Sender {
 
 impl Receiver {
     /// Looks what has arrived, unless some of the last time is left. Returns whether there is any.
-    pub(super) fn fetch(&mut self) -> bool {
+    pub(crate) fn fetch(&mut self) -> bool {
         if self.known == self.taken {
             self.known = self.lane.full.published();
         }
@@ -240,7 +240,7 @@ impl Receiver {
     }
 
     /// Gives up to `limit` packets that were [fetched](Self::fetch) to `sink`, and says how many.
-    pub(super) fn receive(
+    pub(crate) fn receive(
         &mut self,
         limit: usize,
         sink: &mut dyn FnMut(&Arrival, &[u8]),

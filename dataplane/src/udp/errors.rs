@@ -13,16 +13,16 @@ const MOST: usize = 64;
 
 /// What was in the queue.
 #[derive(Debug, Default)]
-pub(super) struct Errors {
+pub(crate) struct Errors {
     /// Errors that came from the network.
-    pub(super) arrived: usize,
+    pub(crate) arrived: usize,
     /// Those which say that nobody listens.
-    pub(super) refused: Vec<PortEvent>,
+    pub(crate) refused: Vec<PortEvent>,
 }
 
 impl Errors {
     /// Empties the queue of a socket, up to a bound.
-    pub(super) fn read(socket: RawFd) -> Self {
+    pub(crate) fn read(socket: RawFd) -> Self {
         let mut errors = Self::default();
         for _ in 0..MOST {
             let mut bytes = [0_u8; Quoted::MOST];

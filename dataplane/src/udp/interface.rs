@@ -34,6 +34,12 @@ impl InterfaceName {
         Self { bytes }
     }
 
+    /// Its bytes, up to the first zero.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        let name = self.bytes.split(|byte| *byte == 0).next();
+        name.unwrap_or_default()
+    }
+
     /// The interface that has `address`; `None`: none has it.
     ///
     /// # Errors
@@ -47,9 +53,8 @@ impl InterfaceName {
 
 impl fmt::Display for InterfaceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = self.bytes.split(|byte| *byte == 0).next();
         // A name is any bytes: those of others must not move a terminal's cursor.
-        name.unwrap_or_default().escape_ascii().fmt(f)
+        self.bytes().escape_ascii().fmt(f)
     }
 }
 

@@ -163,7 +163,7 @@ impl Sockets {
 
 /// A socket on `port` of the configured address, with what sending needs. If it `joins`, other
 /// sockets have that port, and share it.
-fn bound(config: &UdpConfig, port: u16, joins: bool) -> Result<Socket, UdpOpenError> {
+pub(crate) fn bound(config: &UdpConfig, port: u16, joins: bool) -> Result<Socket, UdpOpenError> {
     let system = |call| move |source| UdpOpenError::System { call, source };
     let address = SocketAddr::new(config.address, port);
     let socket = Socket::new(
@@ -238,7 +238,7 @@ fn local_address(socket: &Socket) -> io::Result<SocketAddr> {
 }
 
 /// Sets an option whose value is an `int`.
-pub(super) fn set(socket: &Socket, (level, option): (i32, i32), value: i32) -> io::Result<()> {
+pub(crate) fn set(socket: &Socket, (level, option): (i32, i32), value: i32) -> io::Result<()> {
     let length = size_of::<i32>() as libc::socklen_t;
     let value = (&raw const value).cast();
     // SAFETY: `value` leads to an `int` and `length` is its size.

@@ -3,8 +3,8 @@
 //! The sockets of one port share its address (`SO_REUSEPORT`, socket(7)). A classic BPF program
 //! (`SO_ATTACH_REUSEPORT_CBPF`) picks among them: it reads the number of ours that a packet names,
 //! whose low bits are the worker's ([`Workers`]), and answers the worker's index, which is the
-//! order in which the sockets were bound. Offsets count from the BTH; what a packet is too short
-//! for makes the program answer 0.
+//! order in which the sockets were bound. Offsets count from the BTH, wherever that is in what
+//! the kernel shows to a program; what a packet is too short for makes the program answer 0.
 //!
 //! ```text
 //!  BTH.DestQP other than 1:  the number itself
@@ -14,13 +14,12 @@
 //!  other CM messages:        the communication ID of ours, above its lowest bit
 //! ```
 
+use crate::bpf::{alu, answer_a, attach as attach_program, equal, go, jump, load};
 use libc::{
-    BPF_A, BPF_ABS, BPF_ALU, BPF_AND, BPF_B, BPF_H, BPF_JA, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_K,
-    BPF_LD, BPF_MUL, BPF_RET, BPF_RSH, BPF_SUB, BPF_W, sock_filter, sock_fprog,
+    BPF_AND, BPF_B, BPF_H, BPF_JGE, BPF_JMP, BPF_K, BPF_MUL, BPF_RSH, BPF_SUB, BPF_W, sock_filter,
 };
 use socket2::Socket;
 use std::io;
-use std::os::fd::AsRawFd;
 use trunkline_wire::{Qpn, Workers};
 
 /// Word of the BTH whose lower 24 bits are DestQP.
@@ -42,34 +41,11 @@ const ASKING_QP: u32 = 76;
 /// Which worker the hello in a REQ's private data is for.
 const TOWARD: u32 = 44 + 140 + 87;
 
-const fn statement(code: u32, k: u32) -> sock_filter {
-    jump(code, k, 0, 0)
-}
-
-const fn jump(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
-    sock_filter {
-        code: code as u16,
-        jt,
-        jf,
-        k,
-    }
-}
-
-/// Compares and goes `yes` or `no` statements further.
-const fn equal(k: u32, yes: u8, no: u8) -> sock_filter {
-    jump(BPF_JMP | BPF_JEQ | BPF_K, k, yes, no)
-}
-
-const fn load(size: u32, at: u32) -> sock_filter {
-    statement(BPF_LD | size | BPF_ABS, at)
-}
-
-/// The program for so many workers.
-fn program(workers: Workers) -> [sock_filter; 29] {
+/// The program for so many workers, where the BTH is at `bth`.
+pub(crate) fn program(workers: Workers, bth: u32) -> [sock_filter; 29] {
     let count = u32::from(workers.count());
     let mask = (1 << workers.bits()) - 1;
-    let alu = |operation, k| statement(BPF_ALU | operation | BPF_K, k);
-    let go = |further| statement(BPF_JMP | BPF_JA, further);
+    let load = |size, at: u32| load(size, bth.wrapping_add(at));
     [
         load(BPF_W, DEST_QP),
         alu(BPF_AND, 0x00ff_ffff),
@@ -95,29 +71,16 @@ fn program(workers: Workers) -> [sock_filter; 29] {
         alu(BPF_RSH, 16),
         alu(BPF_MUL, count),
         alu(BPF_RSH, 16),
-        statement(BPF_RET | BPF_A, 0),
+        answer_a(),
         alu(BPF_AND, mask), // MASK:
         jump(BPF_JMP | BPF_JGE | BPF_K, count, 0, 1),
         alu(BPF_SUB, count),
-        statement(BPF_RET | BPF_A, 0),
+        answer_a(),
     ]
 }
 
 /// Attaches the program to the sockets that share the address of `socket`.
 pub(super) fn attach(socket: &Socket, workers: Workers) -> io::Result<()> {
-    let mut program = program(workers);
-    let program = sock_fprog {
-        len: program.len() as u16,
-        filter: program.as_mut_ptr(),
-    };
-    let length = size_of::<sock_fprog>() as libc::socklen_t;
-    let (level, option) = (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF);
-    let value = (&raw const program).cast();
-    // SAFETY: `value` leads to a `sock_fprog` of this length, whose statements outlive the call.
-    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, value, length) };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    let option = (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF);
+    attach_program(socket, option, &mut program(workers, 0))
 }

@@ -1,0 +1,81 @@
+//! What a port of raw frames asks of whatever carries them: room for a frame, a burst out, a burst
+//! in, nothing else. What is in the frames is the business of [`LinkPort`](super::LinkPort).
+
+use crate::port::PortError;
+use std::fmt;
+use std::os::fd::BorrowedFd;
+
+/// Carries Ethernet frames: from the header on, without their check sequence.
+///
+/// What is sent goes `allocate`, `push`, `kick`; what arrives goes `look`, then `front` and
+/// `recycle` for each unit. Nothing here waits.
+pub trait Device: fmt::Debug {
+    /// Most bytes of a frame.
+    fn max_frame(&self) -> usize;
+
+    /// Room for one frame of `length` bytes, at most [`max_frame`](Self::max_frame): that of an
+    /// earlier frame, whose bytes it has, and the same each time until it is pushed. `None`: there
+    /// is none before the next kick, or before the medium has taken some.
+    fn allocate(&mut self, length: usize) -> Option<&mut [u8]>;
+
+    /// Whether it, or who gets the frame, finishes a UDP checksum that is the sum of the pseudo
+    /// header alone.
+    fn finishes_checksums(&self) -> bool {
+        false
+    }
+
+    /// The frame that was allocated last is whole: it goes with the next kick. Where its checksum
+    /// is to be finished its UDP header is at `udp`.
+    fn push(&mut self, udp: Option<usize>);
+
+    /// Hands over what was pushed, oldest first. What the medium does not take now stays for the
+    /// next kick.
+    ///
+    /// # Errors
+    /// When the device itself cannot go on.
+    fn kick(&mut self) -> Result<Kicked, PortError>;
+
+    /// Looks what has arrived. What comes later is given after the next look only. Gives whether
+    /// there is a [`front`](Self::front).
+    ///
+    /// # Errors
+    /// When the device itself cannot go on.
+    fn look(&mut self) -> Result<bool, PortError>;
+
+    /// The oldest unit that had arrived at the last look and was not recycled.
+    fn front(&self) -> Option<Unit<'_>>;
+
+    /// Takes the front back: its memory is used for what arrives next.
+    fn recycle(&mut self);
+
+    /// Readable when something has arrived since the last look that found nothing; writable when
+    /// there is room again after a kick that left something. `None`: it has to be polled.
+    fn fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Frames that arrived and were lost since there was no room for them, since it was opened.
+    fn missed(&mut self) -> u64 {
+        0
+    }
+}
+
+/// What became of a kick.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Kicked {
+    /// Frames that the medium took.
+    pub sent: usize,
+    /// Frames that the medium refused, and that are lost.
+    pub refused: usize,
+    /// Some wait for the next kick.
+    pub is_full: bool,
+}
+
+/// What arrived at once.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Unit<'a> {
+    /// One frame; or, with a `segment`, the headers of a frame with the content of several.
+    pub frame: &'a [u8],
+    /// Bytes of UDP payload in each of the frames that were joined; the last may have fewer.
+    pub segment: Option<u16>,
+    /// Its end is missing, as it was longer than there was room for.
+    pub is_cut: bool,
+}
