@@ -22,8 +22,9 @@ const SPECIAL: [char; 8] = [':', ';', '"', '\'', '\\', '$', '%', '`'];
 /// Options of `trunkline install`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Installs DIR/bin/trunkline, DIR/lib/trunkline/libibverbs.so.1 and \
-    DIR/lib/systemd/system/trunkline.service, and says what makes the system use them: nothing \
+    after_help = "Installs DIR/bin/trunkline, DIR/lib/systemd/system/trunkline.service, and in \
+    DIR/lib/trunkline the library (libibverbs.so.1, and libibverbs.so, which leads there) and the \
+    list of all this (installed.json), and says what makes the system use them: nothing \
     else is changed. --uninstall removes what is as it was installed, and nothing else."
 )]
 pub(crate) struct InstallArgs {

@@ -13,6 +13,10 @@ pub(crate) fn kinds() -> impl TypedValueParser<Value = PortKind> {
 const fn help(kind: PortKind) -> &'static str {
     match kind {
         PortKind::Packet => "raw frames by an AF_PACKET socket; it takes CAP_NET_RAW",
+        PortKind::Xdp => {
+            "raw frames by AF_XDP, a worker for each receive queue; it takes CAP_NET_RAW, \
+             CAP_NET_ADMIN and CAP_BPF"
+        }
         _ => "a UDP socket",
     }
 }

@@ -41,7 +41,10 @@ mod ring;
 pub use capture::{Capture, PacketWriter};
 pub use errno::Errno;
 pub use fault::Fault;
-pub use link::{LinkAddress, LinkConfig, LinkOpenError, LinkPort, PacketDevice};
+pub use link::{
+    LinkAddress, LinkConfig, LinkOpenError, LinkPort, PacketDevice, XdpConfig, XdpDevice, XdpMode,
+    XdpOpenError,
+};
 pub use links::{KernelLink, LinkChanges};
 pub use memory::{MemoryConfig, MemoryPort};
 pub use neighbours::{Interface, Neighbours};

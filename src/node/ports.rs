@@ -4,8 +4,10 @@ use crate::error::Error;
 use crate::worker::core::PortBox;
 use std::fmt;
 use std::str::FromStr;
+use trunkline_dataplane::link::Device;
 use trunkline_dataplane::{
-    LinkAddress, LinkConfig, LinkOpenError, LinkPort, PacketDevice, UdpConfig, UdpPort,
+    LinkAddress, LinkConfig, LinkOpenError, LinkPort, PacketDevice, UdpConfig, UdpPort, XdpConfig,
+    XdpDevice,
 };
 use trunkline_wire::Workers;
 
@@ -20,17 +22,23 @@ pub enum PortKind {
     /// `CAP_NET_RAW`. What the kernel does to each packet of a socket is left out, and the IPv4
     /// identification of what comes is seen.
     Packet,
+    /// Raw frames by AF_XDP sockets, one for each receive queue of an interface
+    /// (Documentation/networking/af_xdp.rst), with `CAP_NET_RAW`, `CAP_NET_ADMIN` and `CAP_BPF`. No
+    /// part of the kernel's stack sees the packets of the node; without copies where the driver can
+    /// do that. The node has as many workers as the interface has receive queues.
+    Xdp,
 }
 
 impl PortKind {
     /// All there are.
-    pub const ALL: [Self; 2] = [Self::Udp, Self::Packet];
+    pub const ALL: [Self; 3] = [Self::Udp, Self::Packet, Self::Xdp];
 
     /// What it is called on command lines.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Udp => "udp",
             Self::Packet => "packet",
+            Self::Xdp => "xdp",
         }
     }
 
@@ -47,15 +55,34 @@ impl PortKind {
             Self::Packet => {
                 let at = LinkAddress::take(config.address, config.port)?;
                 let devices = PacketDevice::open_group(&at, workers)?;
-                let sources = LinkConfig {
-                    extra_source_ports: config.extra_source_ports,
-                };
-                let open = |device| LinkPort::new(&at, device, &sources).map(boxed);
-                let ports: Result<_, LinkOpenError> = devices.into_iter().map(open).collect();
-                Ok(ports?)
+                Ok(on(&at, devices, config)?)
+            }
+            Self::Xdp => {
+                let at = LinkAddress::take(config.address, config.port)?;
+                at.check_queues(workers)?;
+                let queues = (0..workers.count().into()).map(|queue| XdpConfig {
+                    queue,
+                    ..XdpConfig::new(at.interface().index, config.address)
+                });
+                let queues: Vec<_> = queues.collect();
+                let devices = XdpDevice::open_group(&queues).map_err(LinkOpenError::from)?;
+                Ok(on(&at, devices, config)?)
             }
         }
     }
+}
+
+/// Ports of raw frames that these devices carry.
+fn on<D: Device + Send + 'static>(
+    at: &LinkAddress,
+    devices: Vec<D>,
+    config: &UdpConfig,
+) -> Result<Vec<PortBox>, LinkOpenError> {
+    let sources = LinkConfig {
+        extra_source_ports: config.extra_source_ports,
+    };
+    let open = |device| LinkPort::new(at, device, &sources).map(boxed);
+    devices.into_iter().map(open).collect()
 }
 
 fn boxed(port: impl trunkline_dataplane::Port + Send + 'static) -> PortBox {
@@ -70,7 +97,7 @@ impl fmt::Display for PortKind {
 
 /// No port is called that.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("no port is called {0:?}: udp or packet")]
+#[error("no port is called {0:?}: udp, packet or xdp")]
 pub struct UnknownPort(String);
 
 impl FromStr for PortKind {

@@ -156,7 +156,9 @@ fn take_place(address: &ServiceAddress, file: &Path) -> Result<OwnedFd, Error> {
         match asked {
             Err(Errno::CONNREFUSED) => rustix::fs::unlink(file).map_err(system)?,
             Err(Errno::NOENT) => {}
-            Ok(()) | Err(_) => return Err(system(Errno::ADDRINUSE)),
+            Ok(()) | Err(Errno::AGAIN) => return Err(system(Errno::ADDRINUSE)),
+            // Whether anybody serves there does not show.
+            Err(other) => return Err(system(other)),
         }
     }
     Ok(lock)
@@ -187,7 +189,8 @@ fn taken_or(address: &ServiceAddress, error: Errno) -> Error {
 /// What to do where a socket cannot be made for that reason.
 const fn remedy(error: Errno) -> &'static str {
     match error {
-        Errno::NOENT | Errno::NOTDIR => ": make its folder, or choose another place",
+        Errno::NOENT => ": make its folder, or choose another place",
+        Errno::NOTDIR => ": choose another place",
         Errno::ACCESS | Errno::PERM | Errno::ROFS => {
             ": choose a place in a folder that this user may write to"
         }

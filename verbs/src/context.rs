@@ -137,6 +137,7 @@ unsafe extern "C-unwind" fn ibv_get_async_event(
         let got = code(|| {
             // SAFETY: the program gives an opened device.
             let context = unsafe { Context::of(context) }?;
+            context.open.check_own()?;
             fd = context.events.fd();
             // SAFETY: the program gives room for one event.
             unsafe { next_event(&context, event) }

@@ -41,6 +41,7 @@ pub(crate) struct OpenNode {
     pub(crate) registry: Arc<Registry>,
     /// Tells the events.
     teller: Option<JoinHandle<()>>,
+    obituary: Arc<Obituary>,
 }
 
 /// Where a node of this program is or will be.
@@ -193,12 +194,18 @@ impl OpenNode {
     fn with(device: usize, node: Node) -> Result<Self, Errno> {
         let registry = Arc::new(Registry::default());
         let (told, of) = (Arc::clone(&registry), node.clone());
+        let obituary = Arc::new(Obituary::new(device));
+        let last = Arc::clone(&obituary);
         let teller = std::thread::Builder::new().name("trunkline-events".into());
-        let teller = teller.spawn(move || tell_events(device, &of, &told))?;
+        let teller = teller.spawn(move || {
+            tell_events(&of, &told);
+            last.say(&of);
+        })?;
         Ok(Self {
             node,
             registry,
             teller: Some(teller),
+            obituary,
         })
     }
 
@@ -251,6 +258,8 @@ impl OpenNode {
             return;
         }
         self.registry.silence();
+        // A program that ends because of it may be faster than the thread that tells events.
+        self.obituary.say(&self.node);
         match self.node.shutdown(LAST_WORDS) {
             // Nobody waits for what is left, and a node that failed has said so.
             Ok(()) | Err(_) => {}
@@ -269,16 +278,38 @@ impl Drop for OpenNode {
     }
 }
 
-/// Tells the events of the node of a device until there are no more.
-fn tell_events(device: usize, node: &Node, registry: &Registry) {
+/// Says once why the node of a device is down, where nobody asked for that.
+struct Obituary {
+    device: usize,
+    said: Once,
+}
+
+impl Obituary {
+    const fn new(device: usize) -> Self {
+        Self {
+            device,
+            said: Once::new(),
+        }
+    }
+
+    /// Has been said when this returns, if there is anything to say.
+    fn say(&self, node: &Node) {
+        match node.health().down {
+            Some(Down::ShutDown | Down::Forked) | None => {}
+            Some(down) => {
+                let text = format!("is down: {down}");
+                self.said.call_once(|| complaint::say(self.device, &text));
+            }
+        }
+    }
+}
+
+/// Tells the events of a node until there are no more.
+fn tell_events(node: &Node, registry: &Registry) {
     while let Ok(event) = node.wait_event(NAP) {
         if let Some(event) = event {
             registry.tell(event);
         }
-    }
-    match node.health().down {
-        Some(Down::ShutDown | Down::Forked) | None => {}
-        Some(down) => complaint::say(device, &format!("is down: {down}")),
     }
 }
 

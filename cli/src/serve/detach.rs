@@ -116,9 +116,8 @@ fn log_of(socket: &Path) -> Result<PathBuf> {
 /// What to do where a log cannot be opened for that reason.
 fn remedy(error: &std::io::Error) -> &'static str {
     match error.kind() {
-        ErrorKind::NotFound | ErrorKind::NotADirectory => {
-            ": make its folder, or choose another place with --socket"
-        }
+        ErrorKind::NotFound => ": make its folder, or choose another place with --socket",
+        ErrorKind::NotADirectory => ": choose another place with --socket",
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
             ": choose a place in a folder that this user may write to with --socket"
         }

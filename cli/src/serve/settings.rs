@@ -32,6 +32,8 @@ const UIDS: Range<u64> = Range::new(0, u32::MAX as u64);
 /// Most bytes of a configuration file.
 const MOST_TEXT: u64 = 1 << 20;
 const BYTES: Range<u64> = Range::new(1 << 16, 1 << 48);
+/// What a program takes with a few queues, and with memory that is promoted, fits the least.
+const SEGMENTS: Range<u64> = Range::new(8 << 20, 1 << 48);
 
 /// The options, of the command line or of a file.
 #[derive(Args, Clone, Debug, Default, Deserialize)]
@@ -89,9 +91,12 @@ pub(super) struct Flags {
         "Most memory regions of a program, windows and protection domains", " [default: 65536]"
     ))]
     mrs: Option<u32>,
-    #[arg(long, value_name = "BYTES", value_parser = BYTES.bytes(), allow_negative_numbers = true)]
-    #[arg(help = BYTES.help("Most bytes that a program shares with the service", " [default: 1G]"))]
-    #[serde(deserialize_with = "bytes")]
+    #[arg(long, value_name = "BYTES", allow_negative_numbers = true)]
+    #[arg(value_parser = SEGMENTS.bytes())]
+    #[arg(help = SEGMENTS.help(
+        "Most bytes that a program shares with the service", " [default: 1G]"
+    ))]
+    #[serde(deserialize_with = "segments")]
     segment_bytes: Option<u64>,
     #[arg(long, value_name = "BYTES", value_parser = BYTES.bytes(), allow_negative_numbers = true)]
     #[arg(help = BYTES.help("Most bytes of other memory of a program", " [default: 1024G]"))]
@@ -225,13 +230,26 @@ fn port<'de, D: Deserializer<'de>>(from: D) -> Result<Option<PortKind>, D::Error
     name.parse().map(Some).map_err(Error::custom)
 }
 
-/// Bytes as the command line takes them: a number, or a text with a suffix.
+/// Bytes of segments.
+fn segments<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    bytes_in(SEGMENTS, from)
+}
+
+/// Bytes of anything else.
 fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    bytes_in(BYTES, from)
+}
+
+/// Bytes as the command line takes them: a number, or a text with a suffix.
+fn bytes_in<'de, D: Deserializer<'de>>(
+    range: Range<u64>,
+    from: D,
+) -> Result<Option<u64>, D::Error> {
     let text = match Spelled::deserialize(from)? {
         Spelled::Number(bytes) => bytes.to_string(),
         Spelled::Text(text) => text,
     };
-    BYTES.bytes()(&text).map(Some).map_err(Error::custom)
+    range.bytes()(&text).map(Some).map_err(Error::custom)
 }
 
 /// What a service is started with.
@@ -454,7 +472,7 @@ mod tests {
     #[test]
     fn the_command_line_goes_before_the_file_and_the_file_before_defaults() {
         let path = file(
-            "address = \"10.0.0.1\"\nqps = 7\nsegment-bytes = \"2M\"\n\
+            "address = \"10.0.0.1\"\nqps = 7\nsegment-bytes = \"16M\"\n\
             registered-bytes = 70000\nuser = 3\ntrust = \"nobody\"\n",
         );
         let flags = Flags {
@@ -467,7 +485,7 @@ mod tests {
         assert_eq!(settings.places, [place]);
         assert_eq!(
             (settings.limits.qps, settings.limits.segment_bytes),
-            (9, 2 << 20)
+            (9, 16 << 20)
         );
         assert_eq!((settings.limits.users, settings.workers), (vec![3], 1));
         assert_eq!(settings.limits.trusted, Trusted::Nobody);
@@ -489,11 +507,14 @@ mod tests {
             "segment-bytes-per-user",
             "registered-bytes-per-user",
         ];
-        let said = |from: u32| -> String {
-            let lines = NAMES.iter().zip(from..);
-            lines
-                .map(|(name, value)| format!("{name} = {value}\n"))
-                .collect()
+        // The least that its range has.
+        const SEGMENTS: u64 = 8 << 20;
+        let said = |from: u64| -> String {
+            let value = |(name, value): (&&str, u64)| match *name {
+                "segment-bytes" => format!("{name} = {}\n", value + SEGMENTS),
+                _ => format!("{name} = {value}\n"),
+            };
+            NAMES.iter().zip(from..).map(value).collect()
         };
         let shown = |settings: &Settings| {
             let all = &settings.limits;
@@ -508,7 +529,7 @@ mod tests {
                 all.mrs_per_user,
             ];
             let sizes = [
-                all.segment_bytes,
+                all.segment_bytes - SEGMENTS,
                 all.registered_bytes,
                 all.segment_bytes_per_user,
                 all.registered_bytes_per_user,

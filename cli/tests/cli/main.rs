@@ -22,6 +22,7 @@ mod metrics;
 mod names;
 mod output;
 mod places;
+mod ports;
 mod running;
 mod serve;
 mod serving;

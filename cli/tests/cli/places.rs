@@ -113,6 +113,25 @@ fn a_folder_of_somebody_else_is_named_with_what_helps() {
 
 #[test]
 #[ignore = "needs root, to be another user"]
+fn a_port_that_this_user_may_not_open_says_what_it_takes() {
+    let (all, address) = (ForAll::new(), address().to_string());
+    for (port, takes) in [("packet", "CAP_NET_RAW"), ("xdp", "CAP_NET_ADMIN")] {
+        let words = [
+            "serve",
+            "--address",
+            &address,
+            "--socket",
+            "@none",
+            "--port",
+            port,
+        ];
+        let says = fails(all.as_nobody(&words));
+        names(&says, &[&address, takes, "run as root"]);
+    }
+}
+
+#[test]
+#[ignore = "needs root, to be another user"]
 fn a_socket_that_is_not_for_this_user_says_who_decides_that() {
     let (all, user) = (ForAll::new(), User::new());
     set_mode(&user.folder.0, 0o755);

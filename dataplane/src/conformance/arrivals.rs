@@ -155,8 +155,14 @@ fn other_programs_of_the_host_go_on_beside_it() {
 fn a_port_knows_its_interface() {
     beside_a_neighbour(|_| {
         let at = LinkAddress::take("10.9.0.1".parse().unwrap(), ROCE_PORT).unwrap();
-        let LinkInterface { name, mac, mtu, .. } = *at.interface();
-        assert_eq!((name.to_string().as_str(), mtu), ("near", 4200));
+        let LinkInterface {
+            name,
+            mac,
+            mtu,
+            queues,
+            ..
+        } = *at.interface();
+        assert_eq!((name.to_string().as_str(), mtu, queues), ("near", 4200, 1));
         assert_ne!(mac, Mac::default());
         let error = LinkAddress::take("10.9.0.200".parse().unwrap(), ROCE_PORT).unwrap_err();
         assert!(error.to_string().contains("10.9.0.200"), "{error}");

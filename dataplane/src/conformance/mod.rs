@@ -4,10 +4,11 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod arrivals;
+mod groups;
 mod laws;
 mod refusals;
 
-use crate::link::{LinkAddress, LinkConfig, LinkPort, PacketDevice};
+use crate::link::{LinkAddress, LinkConfig, LinkPort, PacketDevice, XdpConfig, XdpDevice, XdpMode};
 use crate::netns::{Far, beside_a_neighbour, ip};
 use crate::port::{Arrival, Identification, Port, PortCounters};
 use crate::{UdpConfig, UdpPort};
@@ -23,6 +24,7 @@ type AnyPort = Box<dyn Port + Send>;
 enum Kind {
     Udp,
     Packet,
+    Xdp,
 }
 
 impl Kind {
@@ -34,20 +36,31 @@ impl Kind {
                 let device = PacketDevice::open(&at).unwrap();
                 Box::new(LinkPort::new(&at, device, &LinkConfig::default()).unwrap())
             }
+            Self::Xdp => {
+                let at = LinkAddress::take(address, ROCE_PORT).unwrap();
+                let config = XdpConfig::new(at.interface().index, address);
+                let device = XdpDevice::open(&config).unwrap();
+                assert_eq!(device.mode(), XdpMode::Native);
+                Box::new(LinkPort::new(&at, device, &LinkConfig::default()).unwrap())
+            }
         }
     }
 }
 
 /// Each way of joining two ends.
-const PAIRS: [[Kind; 2]; 4] = [
+const PAIRS: [[Kind; 2]; 8] = [
     [Kind::Udp, Kind::Udp],
     [Kind::Packet, Kind::Packet],
     [Kind::Packet, Kind::Udp],
     [Kind::Udp, Kind::Packet],
+    [Kind::Xdp, Kind::Xdp],
+    [Kind::Xdp, Kind::Udp],
+    [Kind::Udp, Kind::Xdp],
+    [Kind::Packet, Kind::Xdp],
 ];
 
 /// Kinds of ports, each once, whose other end is of the same kind.
-const ALIKE: [Kind; 2] = [Kind::Udp, Kind::Packet];
+const ALIKE: [Kind; 3] = [Kind::Udp, Kind::Packet, Kind::Xdp];
 
 /// Addresses of the near and of the far end, of both families.
 const FAMILIES: [[&str; 2]; 2] = [["10.9.0.1", "10.9.0.2"], ["fd09::1", "fd09::2"]];

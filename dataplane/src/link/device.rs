@@ -29,7 +29,7 @@ pub trait Device: fmt::Debug {
     fn push(&mut self, udp: Option<usize>);
 
     /// Hands over what was pushed, oldest first. What the medium does not take now stays for the
-    /// next kick.
+    /// next kick; while an interface is down it stays, or is refused.
     ///
     /// # Errors
     /// When the device itself cannot go on.

@@ -18,6 +18,8 @@ pub struct LinkInterface {
     pub mac: Mac,
     /// Bytes of the longest IP packet.
     pub mtu: usize,
+    /// Its receive queues that are in use.
+    pub queues: u32,
 }
 
 impl LinkInterface {
@@ -38,17 +40,59 @@ impl LinkInterface {
             name,
             mac,
             mtu: found.mtu,
+            queues: queues(&name, socket),
         })
     }
 }
 
-/// The address of the link (`SIOCGIFHWADDR`, netdevice(7)).
-fn mac(name: &InterfaceName, socket: BorrowedFd<'_>) -> Result<Mac, LinkOpenError> {
+/// A question about an interface (netdevice(7)).
+fn request(name: &InterfaceName) -> libc::ifreq {
     // SAFETY: all zeros are a valid `ifreq`.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
         *to = from.cast_signed();
     }
+    request
+}
+
+/// How many receive queues are in use (`ETHTOOL_GCHANNELS`, linux/ethtool.h); one where the driver
+/// does not tell.
+fn queues(name: &InterfaceName, socket: BorrowedFd<'_>) -> u32 {
+    let mut channels = Channels {
+        cmd: GET_CHANNELS,
+        ..Channels::default()
+    };
+    let mut request = request(name);
+    request.ifr_ifru.ifru_data = (&raw mut channels).cast();
+    // SAFETY: this request reads and writes an `ifreq`, and the structure that its data leads to.
+    let asked = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
+    match asked {
+        0 => (channels.rx_count + channels.combined_count).max(1),
+        _ => 1,
+    }
+}
+
+/// `struct ethtool_channels`
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct Channels {
+    cmd: u32,
+    max_rx: u32,
+    max_tx: u32,
+    max_other: u32,
+    max_combined: u32,
+    rx_count: u32,
+    tx_count: u32,
+    other_count: u32,
+    combined_count: u32,
+}
+
+/// `ETHTOOL_GCHANNELS`
+const GET_CHANNELS: u32 = 0x3c;
+
+/// The address of the link (`SIOCGIFHWADDR`).
+fn mac(name: &InterfaceName, socket: BorrowedFd<'_>) -> Result<Mac, LinkOpenError> {
+    let mut request = request(name);
     // SAFETY: this request reads and writes an `ifreq`.
     let asked = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFHWADDR, &raw mut request) };
     if asked != 0 {

@@ -2,7 +2,8 @@
 //!
 //! A [`LinkPort`] owns all that frames need and datagrams of a socket do not: headers, the way to
 //! each peer, frames that are for somebody else. Under it is a [`Device`], which carries frames and
-//! knows nothing of what is in them: [`PacketDevice`] is an AF_PACKET socket.
+//! knows nothing of what is in them: [`PacketDevice`] is an AF_PACKET socket, [`XdpDevice`] an AF_XDP
+//! socket.
 //!
 //! # The kernel beside it
 //! The interface stays the kernel's: it has the address, answers ARP and Neighbor Discovery, and
@@ -24,10 +25,12 @@ mod interface;
 mod own;
 pub mod packet;
 mod wake;
+pub mod xdp;
 
 pub use device::Device;
 pub use interface::LinkInterface;
 pub use packet::PacketDevice;
+pub use xdp::{XdpConfig, XdpDevice, XdpMode, XdpOpenError};
 
 use crate::errno::Errno;
 use crate::links::{KernelLink, LinkChanges};
@@ -47,7 +50,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trunkline_wire::Frame;
-use trunkline_wire::{InternetSum, Mac, Path, ROCE_PORT};
+use trunkline_wire::{InternetSum, Mac, Path, ROCE_PORT, Workers};
 use wake::Wake;
 
 /// Most events that wait; later ones are lost.
@@ -93,6 +96,22 @@ pub enum LinkOpenError {
         interface: InterfaceName,
         /// What is missing (capabilities(7)).
         privilege: &'static str,
+    },
+    /// The AF_XDP device cannot be had.
+    #[error(transparent)]
+    Xdp(#[from] XdpOpenError),
+    /// Each worker has one queue of the interface, and frames in others would be lost.
+    #[error(
+        "interface {interface} has {queues} receive queues, and the node {workers} workers: give \
+         both the same, by `ethtool -L {interface} combined {workers}` or other workers"
+    )]
+    Queues {
+        /// The name of the interface.
+        interface: InterfaceName,
+        /// Its queues.
+        queues: u32,
+        /// The node's workers.
+        workers: u8,
     },
     /// The kernel cannot be asked for routes.
     #[error(transparent)]
@@ -205,6 +224,23 @@ impl LinkAddress {
     /// The address.
     pub const fn address(&self) -> IpAddr {
         self.address
+    }
+
+    /// Whether the interface has a receive queue for each worker, and no other: frames in others
+    /// would get to nobody.
+    ///
+    /// # Errors
+    /// It has more, or fewer.
+    pub fn check_queues(&self, workers: Workers) -> Result<(), LinkOpenError> {
+        let (queues, workers) = (self.interface.queues, workers.count());
+        if queues == workers.into() {
+            return Ok(());
+        }
+        Err(LinkOpenError::Queues {
+            interface: self.interface.name,
+            queues,
+            workers,
+        })
     }
 
     /// The interface that has it.

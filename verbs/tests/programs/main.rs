@@ -13,6 +13,8 @@ mod pair;
 mod served;
 
 use pair::{At, Pair, Services, alone, both};
+use served::Served;
+use std::time::Duration;
 use trunkline::Node;
 use trunkline_testkit::programs::PairEnded;
 
@@ -213,6 +215,27 @@ fn a_killed_program_ends_its_peer_with_an_error() {
             !ended.is_good() && ended.client.said.contains("status"),
             "{ended}"
         );
+    }
+}
+
+/// It ends by the error of its next call, which comes sooner than the thread that tells events.
+#[test]
+fn a_program_that_ends_as_its_service_does_says_why() {
+    for options in ["-g 0 -n 1000000000", "-g 0 -n 1000000000 -e"].repeat(4) {
+        let (service, socket) = Served::start();
+        let Some(pair) = Pair::start_at_one("ibv_rc_pingpong", options, &socket) else {
+            return;
+        };
+        std::thread::sleep(Duration::from_millis(200));
+        drop(service);
+        let ended = pair.wait();
+        for (end, said) in [
+            ("client", &ended.client.said),
+            ("server", &ended.server.said),
+        ] {
+            let lines = said.matches("trunk0 is down: ").count();
+            assert_eq!(lines, 1, "{options}, the {end}: {ended}");
+        }
     }
 }
 

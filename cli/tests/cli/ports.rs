@@ -1,0 +1,96 @@
+//! `--port`: the same commands on whatever carries packets.
+
+use crate::library::library;
+use crate::{complaint, text};
+use serde_json::Value;
+use std::process::{Command, Output};
+
+/// What a shell says in a network namespace of its own, where 10.9.0.1 is at one end of a link, and
+/// 10.9.0.2 at the other, in a namespace that `$FAR` enters. All that runs there ends with it.
+fn on_a_link(script: &str) -> Output {
+    const PREPARE: &str = "unshare --net sleep 60 & HOST=$!
+        while [ $(readlink /proc/$HOST/ns/net) = $(readlink /proc/self/ns/net) ]
+        do sleep 0.02; done
+        FAR=\"nsenter --net=/proc/$HOST/ns/net\"
+        ip link add near type veth peer name far netns $HOST
+        $FAR ip address add 10.9.0.2/24 dev far
+        $FAR ip link set far mtu 4200 up
+        ip address add 10.9.0.1/24 dev near
+        ip link set near mtu 4200 up
+        ip link set lo up
+        ";
+    let script = format!("set -e\n{PREPARE}{script}");
+    let outer = ["--net", "--pid", "--fork", "--kill-child", "--mount-proc"];
+    let mut command = Command::new("timeout");
+    command.args(["60", "unshare"]).args(outer);
+    command.args(["sh", "-c", &script]);
+    command.env("TRUNKLINE_LIBRARY", library().join("libibverbs.so.1"));
+    command.env("TRUNKLINE", env!("CARGO_BIN_EXE_trunkline"));
+    command.output().unwrap()
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn a_measurement_runs_over_every_kind_of_port() {
+    for (ours, theirs) in [("packet", "packet"), ("xdp", "xdp"), ("xdp", "udp")] {
+        let output = on_a_link(&format!(
+            "$FAR $TRUNKLINE bench bw --listen 10.9.0.2 --port {theirs} --once > /dev/null &
+            SERVER=$!
+            until $FAR ss -Htln | grep -q 18515; do sleep 0.05; done
+            $TRUNKLINE bench bw --connect 10.9.0.2 --port {ours} --op send --size 100000 \
+                --duration 0.5 --verify --json
+            wait $SERVER"
+        ));
+        let said = text(&output.stderr);
+        assert!(output.status.success(), "{ours} to {theirs}: {said}");
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(report["operations"].as_u64().unwrap() > 10, "{report}");
+    }
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn a_service_runs_on_raw_frames_and_its_programs_do_not_notice() {
+    let output = on_a_link(
+        "$FAR $TRUNKLINE serve --address 10.9.0.2 --socket @far --port xdp > /dev/null &
+        $TRUNKLINE serve --address 10.9.0.1 --socket @near --port packet > /dev/null &
+        until $FAR $TRUNKLINE run --socket @far true 2> /dev/null &&
+            $TRUNKLINE run --socket @near true 2> /dev/null
+        do sleep 0.05; done
+        $FAR $TRUNKLINE run --socket @far ibv_rc_pingpong -g 0 -n 500 > /dev/null &
+        until $FAR ss -Htln | grep -q 18515; do sleep 0.05; done
+        $TRUNKLINE run --socket @near ibv_rc_pingpong -g 0 -n 500 10.9.0.2",
+    );
+    let said = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(said.contains("500 iters in"), "{said}");
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn a_port_that_cannot_be_had_says_what_is_missing() {
+    for (words, named) in [
+        (
+            "--address 10.9.0.1 --port xdp --workers 3",
+            &["interface near has 1 receive queues", "3 workers"][..],
+        ),
+        (
+            "--address 127.0.0.1 --address 127.0.0.2 --port xdp",
+            &["127.0.0.2", "has an XDP program already"],
+        ),
+        (
+            "--address 10.9.0.7 --port packet",
+            &["10.9.0.7 is not an address of this machine"],
+        ),
+    ] {
+        let script = format!("exec $TRUNKLINE serve --socket @a --socket @b {words}");
+        let script = match words.matches("--address").count() {
+            1 => script.replace(" --socket @b", ""),
+            _ => script,
+        };
+        let said = complaint(&on_a_link(&script), 1);
+        for part in named {
+            assert!(said.contains(part), "{words}: {said}");
+        }
+    }
+}
