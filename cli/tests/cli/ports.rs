@@ -50,6 +50,33 @@ fn a_measurement_runs_over_every_kind_of_port() {
 
 #[test]
 #[ignore = "needs root and network namespaces"]
+fn traffic_goes_on_when_a_link_that_was_down_is_up_and_nothing_is_lost() {
+    for port in ["packet", "xdp"] {
+        let output = on_a_link(&format!(
+            "$FAR $TRUNKLINE bench bw --listen 10.9.0.2 --port {port} --once > /dev/null &
+            SERVER=$!
+            until $FAR ss -Htln | grep -q 18515; do sleep 0.05; done
+            (sleep 1; $FAR ip link set far down; sleep 1; $FAR ip link set far up) &
+            $TRUNKLINE bench bw --connect 10.9.0.2 --port {port} --duration 5 --verify
+            wait $SERVER"
+        ));
+        let said = text(&output.stderr);
+        assert!(output.status.success(), "{port}: {said}");
+        // Each second says how fast it was: it is to be a second at most from the link to traffic.
+        let rate = |second: usize| {
+            let line = said
+                .lines()
+                .find(|line| line.contains(&format!("{second} s: ")));
+            let line = line.unwrap_or_else(|| panic!("{port}, second {second}: {said}"));
+            let words: Vec<_> = line.split_whitespace().collect();
+            words[words.len() - 2].parse::<f64>().unwrap()
+        };
+        assert!(rate(4) > 0.1, "{port}: {said}");
+    }
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
 fn a_service_runs_on_raw_frames_and_its_programs_do_not_notice() {
     let output = on_a_link(
         "$FAR $TRUNKLINE serve --address 10.9.0.2 --socket @far --port xdp > /dev/null &

@@ -2,8 +2,8 @@
 //!
 //! A [`LinkPort`] owns all that frames need and datagrams of a socket do not: headers, the way to
 //! each peer, frames that are for somebody else. Under it is a [`Device`], which carries frames and
-//! knows nothing of what is in them: [`PacketDevice`] is an AF_PACKET socket, [`XdpDevice`] an AF_XDP
-//! socket.
+//! knows nothing of what is in them: [`PacketDevice`] is an AF_PACKET socket, [`XdpDevice`] an
+//! AF_XDP socket.
 //!
 //! # The kernel beside it
 //! The interface stays the kernel's: it has the address, answers ARP and Neighbor Discovery, and
