@@ -13,6 +13,7 @@ mod look;
 mod metrics;
 mod output;
 mod port;
+mod ports;
 mod progress;
 mod range;
 mod run;
@@ -63,6 +64,8 @@ enum Command {
     Run(run::RunArgs),
     /// Install this command, the library for verbs programs, and a unit for systemd.
     Install(install::InstallArgs),
+    /// Show which kinds of ports an address of this machine can have, and what others lack.
+    Ports(ports::PortsArgs),
     /// Print the RoCEv2, CM and Trunkline packets of a capture (pcap or pcapng).
     Decode(decode::DecodeArgs),
 }
@@ -95,6 +98,7 @@ fn run(cli: &Cli) -> Result<()> {
         Command::Serve(args) => serve::run(args, &interrupt),
         Command::Run(args) => run::run(args, cli.log, &interrupt),
         Command::Install(args) => install::run(args),
+        Command::Ports(args) => ports::run(args),
         Command::Decode(args) => decode::run(args, &interrupt),
     }
 }

@@ -10,7 +10,7 @@ pub(crate) fn kinds() -> impl TypedValueParser<Value = PortKind> {
 }
 
 /// What a kind of port is, in a line.
-const fn help(kind: PortKind) -> &'static str {
+pub(crate) const fn help(kind: PortKind) -> &'static str {
     match kind {
         PortKind::Packet => "raw frames by an AF_PACKET socket; it takes CAP_NET_RAW",
         PortKind::Xdp => {

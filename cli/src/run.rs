@@ -1,6 +1,6 @@
 //! `trunkline run`: a program that was built for libibverbs, on a service.
 
-mod service;
+pub(crate) mod service;
 mod start;
 mod sysfs;
 

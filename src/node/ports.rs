@@ -3,13 +3,14 @@
 use crate::error::Error;
 use crate::worker::core::PortBox;
 use std::fmt;
+use std::net::IpAddr;
 use std::str::FromStr;
 use trunkline_dataplane::link::Device;
 use trunkline_dataplane::{
     LinkAddress, LinkConfig, LinkOpenError, LinkPort, PacketDevice, UdpConfig, UdpPort, XdpConfig,
     XdpDevice,
 };
-use trunkline_wire::Workers;
+use trunkline_wire::{ROCE_PORT, Workers};
 
 /// What carries the packets of a node ([`Builder::port`](crate::Builder::port)).
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
@@ -40,6 +41,22 @@ impl PortKind {
             Self::Packet => "packet",
             Self::Xdp => "xdp",
         }
+    }
+
+    /// Opens a port of this kind for a moment, as a node on this address would. Gives how many
+    /// workers such a node has to have, where that is not any number.
+    ///
+    /// # Errors
+    /// As [`Builder::build`](crate::Builder::build): the address cannot be had, or the system lacks
+    /// what this kind takes.
+    pub fn try_on(self, address: IpAddr) -> Result<Option<u8>, Error> {
+        let workers = match self {
+            Self::Udp | Self::Packet => None,
+            Self::Xdp => Some(LinkAddress::take(address, ROCE_PORT)?.queues()?),
+        };
+        let config = UdpConfig::new(address);
+        drop(self.open(&config, workers.unwrap_or(Workers::ONE))?);
+        Ok(workers.map(Workers::count))
     }
 
     /// Opens a port of this kind for each worker.

@@ -32,7 +32,7 @@ const ANYWHERE: [IpAddr; 2] = [
 ];
 
 /// The address with which packets leave by the default route, else that of the loop.
-pub(super) fn default_address() -> IpAddr {
+pub(crate) fn default_address() -> IpAddr {
     let found = ANYWHERE.into_iter().find_map(source);
     found.unwrap_or(Ipv4Addr::LOCALHOST.into())
 }

@@ -226,20 +226,33 @@ impl LinkAddress {
         self.address
     }
 
+    /// A worker for each receive queue of the interface.
+    ///
+    /// # Errors
+    /// A node cannot have so many.
+    pub fn queues(&self) -> Result<Workers, LinkOpenError> {
+        let (interface, queues) = (self.interface.name, self.interface.queues);
+        let workers = u8::try_from(queues).ok().and_then(Workers::new);
+        workers.ok_or(LinkOpenError::Queues {
+            interface,
+            queues,
+            workers: Workers::MOST,
+        })
+    }
+
     /// Whether the interface has a receive queue for each worker, and no other: frames in others
     /// would get to nobody.
     ///
     /// # Errors
     /// It has more, or fewer.
     pub fn check_queues(&self, workers: Workers) -> Result<(), LinkOpenError> {
-        let (queues, workers) = (self.interface.queues, workers.count());
-        if queues == workers.into() {
+        if self.queues().is_ok_and(|queues| queues == workers) {
             return Ok(());
         }
         Err(LinkOpenError::Queues {
             interface: self.interface.name,
-            queues,
-            workers,
+            queues: self.interface.queues,
+            workers: workers.count(),
         })
     }
 
