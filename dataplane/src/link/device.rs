@@ -65,8 +65,10 @@ pub struct Kicked {
     pub sent: usize,
     /// Frames that the medium refused, and that are lost.
     pub refused: usize,
-    /// Some wait for the next kick.
+    /// Some wait for the next kick, and there is room when the descriptor is writable.
     pub is_full: bool,
+    /// Some wait for an interface that is down: nothing tells when it is up but the next kick.
+    pub is_down: bool,
 }
 
 /// What arrived at once.

@@ -171,6 +171,8 @@ pub struct LinkPort<D> {
     counters: PortCounters,
     fetched: bool,
     is_full: bool,
+    /// Frames wait for an interface that is down; others would have no room soon.
+    is_down: bool,
     now: Instant,
     /// When ICMP errors are looked for next.
     errors_due: Instant,
@@ -294,6 +296,7 @@ impl<D: Device> LinkPort<D> {
             counters: PortCounters::default(),
             fetched: false,
             is_full: false,
+            is_down: false,
             now,
             errors_due: now,
             device,
@@ -319,6 +322,10 @@ impl<D: Device> LinkPort<D> {
         }
         if length > self.max_datagram {
             return Err(Fate::TooLong { dst, length });
+        }
+        if self.is_down {
+            let error = Errno::new(libc::ENETDOWN);
+            return Err(Fate::NoWay { dst, error });
         }
         match self.hops.way(dst, self.now) {
             Way::To(mac) => Ok(mac),
@@ -460,7 +467,7 @@ impl<D: Device> Port for LinkPort<D> {
         self.counters.sent += kicked.sent as u64;
         self.counters.refused += kicked.refused as u64;
         self.counters.full += u64::from(kicked.is_full);
-        self.is_full = kicked.is_full;
+        (self.is_full, self.is_down) = (kicked.is_full, kicked.is_down);
         if self.own.flush(&mut self.counters) {
             self.wake.set();
         }

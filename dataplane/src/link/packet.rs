@@ -230,16 +230,16 @@ impl Device for PacketDevice {
         let Some(error) = error else {
             return Ok(Kicked {
                 sent: taken,
-                refused: 0,
                 is_full: self.rings.has_pushed(),
+                ..Kicked::default()
             });
         };
         match error.raw_os_error() {
             // The queue of the interface is full: one frame is lost, and there is room again soon.
             Some(libc::EAGAIN | libc::EINTR | libc::ENOBUFS) => Ok(Kicked {
                 sent: taken,
-                refused: 0,
                 is_full: self.rings.has_pushed(),
+                ..Kicked::default()
             }),
             Some(libc::EBADF | libc::ENOTSOCK | libc::EINVAL) => Err(PortError::System {
                 call: "sendto(AF_PACKET)",
@@ -249,7 +249,7 @@ impl Device for PacketDevice {
             _ => Ok(Kicked {
                 sent: taken,
                 refused: self.rings.give_up(),
-                is_full: false,
+                ..Kicked::default()
             }),
         }
     }

@@ -116,7 +116,7 @@ impl Sender {
         let is_down = self.tx.waiting() > 0 && !self.hand_over(socket)?;
         self.reclaim();
         let mut kicked = self.tell();
-        // Nothing tells when an interface comes up: the next kick finds out.
+        kicked.is_down = is_down;
         kicked.is_full &= !is_down;
         Ok(kicked)
     }
@@ -162,6 +162,7 @@ impl Sender {
                 sent,
                 refused,
                 is_full,
+                is_down: false,
             };
         }
         // The kernel says that a frame is lost when it has taken it, but shows that only once it
@@ -175,6 +176,7 @@ impl Sender {
             sent,
             refused,
             is_full,
+            is_down: false,
         }
     }
 
