@@ -80,6 +80,13 @@ fn traffic_goes_on_after_a_link_was_down_and_nothing_is_lost() {
 #[test]
 #[ignore = "needs root and network namespaces"]
 fn a_service_runs_on_raw_frames_and_its_programs_do_not_notice() {
+    if Command::new("ibv_rc_pingpong")
+        .arg("--help")
+        .output()
+        .is_err()
+    {
+        return eprintln!("not run: ibv_rc_pingpong is not installed (ibverbs-utils)");
+    }
     let output = on_a_link(
         "$FAR $TRUNKLINE serve --address 10.9.0.2 --socket @far --port xdp > /dev/null &
         $TRUNKLINE serve --address 10.9.0.1 --socket @near --port packet > /dev/null &

@@ -59,7 +59,7 @@ const EVENTS: usize = 64;
 const FIRST_SOURCE_PORT: u16 = 49_152;
 /// Most bytes of a datagram over IPv4.
 const MOST: usize = 65_507;
-/// How often ICMP errors are looked for where nothing comes.
+/// How often ICMP errors are looked for.
 const LOOK_FOR_ERRORS: Duration = Duration::from_millis(1);
 
 /// Why a port of raw frames could not be opened.
@@ -375,7 +375,7 @@ impl<D: Device> LinkPort<D> {
         }
     }
 
-    /// Reads what ICMP errors there are, now and then.
+    /// Reads what ICMP errors there are, now and then: it takes a system call.
     fn read_errors(&mut self) {
         if self.now < self.errors_due {
             return;
@@ -484,9 +484,7 @@ impl<D: Device> Port for LinkPort<D> {
         }
         let any = self.arrivals.has_more() || self.device.look()?;
         self.counters.receive_calls += u64::from(any);
-        if !any {
-            self.read_errors();
-        }
+        self.read_errors();
         Ok(any || own)
     }
 
