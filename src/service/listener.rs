@@ -156,9 +156,9 @@ fn take_place(address: &ServiceAddress, file: &Path) -> Result<OwnedFd, Error> {
         match asked {
             Err(Errno::CONNREFUSED) => rustix::fs::unlink(file).map_err(system)?,
             Err(Errno::NOENT) => {}
-            Ok(()) | Err(Errno::AGAIN) => return Err(system(Errno::ADDRINUSE)),
             // Whether anybody serves there does not show.
-            Err(other) => return Err(system(other)),
+            Err(error @ (Errno::ACCESS | Errno::PERM)) => return Err(system(error)),
+            Ok(()) | Err(_) => return Err(system(Errno::ADDRINUSE)),
         }
     }
     Ok(lock)

@@ -10,6 +10,7 @@ use crate::{complaint, text, trunkline};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -109,6 +110,22 @@ fn a_folder_of_somebody_else_is_named_with_what_helps() {
     chown(&own, Some(NOBODY), Some(NOBODY)).unwrap();
     set_mode(Path::new(&own), 0o500);
     names(&run(), &[&own, "Permission denied", "set XDG_RUNTIME_DIR"]);
+}
+
+#[test]
+#[ignore = "needs root, to be another user"]
+fn a_dead_socket_of_somebody_else_is_not_said_to_be_served() {
+    let (all, address) = (ForAll::new(), address().to_string());
+    let folder = Directory::new();
+    set_mode(&folder.0, 0o1777);
+    let socket = folder.file("socket");
+    drop(UnixListener::bind(&socket).unwrap());
+    let says = fails(all.as_nobody(&["serve", "--address", &address, "--socket", &socket]));
+    names(
+        &says,
+        &[&socket, "Permission denied", "this user may write to"],
+    );
+    assert!(!says.contains("taken"), "{says}");
 }
 
 #[test]
