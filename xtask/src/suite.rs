@@ -102,7 +102,7 @@ const STEPS: &[Step] = &[
     }),
     step("no_std", 30, |_| no_std::check().map(Outcome::Passed)),
     step("tests", 400, tests),
-    step("namespaces", 60, namespaces),
+    step("namespaces", 120, namespaces),
     step("docs", 50, |s| {
         let mut command = cargo::cargo(&["doc", "--workspace", "--no-deps"]);
         command.env("RUSTDOCFLAGS", "-D warnings");
