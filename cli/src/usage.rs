@@ -136,7 +136,7 @@ mod tests {
         );
         assert_eq!(
             condensed(&[]),
-            "no command given: demo, bench, cm, stat, serve, run, install, decode"
+            "no command given: demo, bench, cm, stat, serve, run, install, ports, decode"
         );
         assert_eq!(condensed(&["cm"]), "no command given: watch");
     }

@@ -7,7 +7,7 @@ fn wrong_command_lines_get_one_line_and_exit_code_2() {
     for (words, says, help) in [
         (
             &[][..],
-            "no command given: demo, bench, cm, stat, serve, run, install, decode",
+            "no command given: demo, bench, cm, stat, serve, run, install, ports, decode",
             "trunkline",
         ),
         (
