@@ -60,6 +60,16 @@ impl KernelLink {
         Ok(link)
     }
 
+    /// The changes of that link, as a port tells of them: `None` for a loop, which never changes,
+    /// and where the system tells nobody.
+    pub(crate) fn changes(local: IpAddr) -> Option<Box<dyn LinkChanges + Send>> {
+        if local.is_loopback() {
+            return None;
+        }
+        let link = Self::open(local).ok()?;
+        Some(Box::new(link))
+    }
+
     /// Asks how the link is: the answer comes as if it had changed.
     fn ask(&mut self) -> io::Result<()> {
         let Some(interface) = self.interface else {

@@ -245,6 +245,13 @@ impl KernelRoutes {
         })
     }
 
+    /// Ways from `local`, as a port tells of them: `None` where the kernel does not let itself be
+    /// asked, and nobody knows.
+    pub(crate) fn ways(local: IpAddr) -> Option<Box<dyn Routes + Send>> {
+        let routes = Self::open(local).ok()?;
+        Some(Box::new(routes))
+    }
+
     /// The link that a link-local address belongs to; 0 for others.
     fn scope_of(&self, peer: SocketAddr) -> Result<u32, RouteError> {
         let SocketAddr::V6(peer) = peer else {

@@ -515,17 +515,11 @@ impl Port for UdpPort {
     }
 
     fn link_changes(&self, local: IpAddr) -> Option<Box<dyn LinkChanges + Send>> {
-        if local.is_loopback() {
-            return None;
-        }
-        let link = KernelLink::open(local).ok()?;
-        Some(Box::new(link))
+        KernelLink::changes(local)
     }
 
     fn routes(&self, local: IpAddr) -> Option<Box<dyn Routes + Send>> {
-        // Where the kernel does not let itself be asked, nobody knows.
-        let routes = KernelRoutes::open(local).ok()?;
-        Some(Box::new(routes))
+        KernelRoutes::ways(local)
     }
 }
 
