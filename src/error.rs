@@ -37,6 +37,14 @@ pub enum Error {
     /// The port of raw frames cannot be opened.
     #[error(transparent)]
     OpenLink(LinkOpenError),
+    /// A port that another crate brings cannot be opened.
+    #[error("port {port}: {source}")]
+    OpenOther {
+        /// What it is called.
+        port: String,
+        /// What it says.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The operating system refused memory, a descriptor or a thread.
     #[error("{call}: {source}")]
     System {

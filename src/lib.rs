@@ -38,7 +38,9 @@ pub use attached::{AttachOptions, Promotion};
 pub use error::{Error, NoConnection};
 pub use node::attributes::{AtomicCap, DeviceAttributes, LinkLayer, PortAttributes, PortState};
 pub use node::life::{Down, Health};
-pub use node::ports::{PortKind, UnknownPort};
+pub use node::ports::{
+    PortConflict, PortFamily, PortKind, PortRequest, PortSource, PortTrial, UnknownPort,
+};
 pub use node::state_bytes::StateBytes;
 pub use node::{Builder, Drive, Node};
 pub use observe::capture::CaptureState;

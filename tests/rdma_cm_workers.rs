@@ -5,6 +5,7 @@ mod common;
 
 use common::address;
 use common::host::{Host, PORT};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -63,8 +64,6 @@ fn connected(
 fn shares<'a>(ends: impl Iterator<Item = &'a Endpoint>, workers: u8) -> Vec<usize> {
     let mut shares = vec![0; workers.into()];
     for end in ends {
-        // Its QP is where it is itself: one worker does all there is to do.
-        assert_eq!(end.id().worker(), end.qp().worker());
         shares[usize::from(end.qp().worker())] += 1;
     }
     shares
@@ -81,6 +80,8 @@ fn connections_belong_to_all_workers(workers: u8) {
     let far = shares(ends.iter().map(|(_, far)| far), workers);
     assert!(far.iter().all(|share| *share > even / 4), "{far:?}");
     for (near, far) in &ends {
+        // Its QP is where it is itself: one worker does all there is to do.
+        assert_eq!(near.id().worker(), near.qp().worker());
         server.receive(far.qp());
         client.send(near.qp(), b"hello");
         server.done();
@@ -97,6 +98,50 @@ fn connections_belong_to_all_workers(workers: u8) {
         assert!(handed.management < 10 && handed.lost == 0, "{handed:?}");
     }
     assert_eq!(server.node.cm_stats().ids["listening"], 1);
+}
+
+/// Two nodes that know each other need a pool of connections for each worker of the larger one.
+fn few_pairs_of_workers_talk(near: u8, far: u8) {
+    const COUNT: usize = 96;
+    let (server, client) = (host(far), host(near));
+    let listener = server.listen(0);
+    let talk = |ends: &[(Endpoint, Endpoint)]| {
+        for (near, far) in ends {
+            server.receive(far.qp());
+            client.send(near.qp(), b"hello");
+            server.done();
+        }
+    };
+    let first = connected(&server, &listener, &client, 1);
+    talk(&first);
+    let ends = connected(&server, &listener, &client, COUNT);
+    talk(&ends);
+    let pair = |(near, far): &(Endpoint, Endpoint)| (near.qp().worker(), far.qp().worker());
+    let pairs: BTreeSet<_> = ends.iter().map(pair).collect();
+    let larger = usize::from(near.max(far));
+    assert_eq!(pairs.len(), larger, "{pairs:?}");
+    // And a pool for the first one, which met a stranger.
+    let pools = server.node.connection_count();
+    assert!(pools <= larger + 1, "{pools} connections");
+    let shares = shares(ends.iter().map(|(_, far)| far), far);
+    let even = COUNT / usize::from(far);
+    assert!(
+        shares
+            .iter()
+            .all(|share| (even / 4..=4 * even).contains(share)),
+        "{shares:?}"
+    );
+}
+
+#[test]
+fn few_pairs_of_workers_talk_between_nodes_of_as_many() {
+    few_pairs_of_workers_talk(4, 4);
+}
+
+#[test]
+fn few_pairs_of_workers_talk_between_nodes_of_more_and_of_less() {
+    few_pairs_of_workers_talk(2, 4);
+    few_pairs_of_workers_talk(4, 2);
 }
 
 #[test]

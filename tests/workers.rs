@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod common;
+#[path = "workers/nic.rs"]
+mod nic;
 
 use common::faulty::{self, Fault};
 use common::{End, Pair, address, ah_to, inline, next, pattern, src_qp, until};
@@ -146,6 +148,28 @@ fn qps_are_dealt_to_the_workers_in_turn() {
     };
     let wanted = ("worker", 3, Allowed::Range(0, 2));
     assert_eq!((what, value, allowed), wanted);
+}
+
+#[test]
+fn a_program_is_told_which_worker_faces_that_of_a_known_peers_qp() {
+    let Pair { a, b } = pair(2, 4);
+    let (qa, qb) = (a.qp(&at(1)), b.qp(&at(3)));
+    assert_eq!(
+        a.node.worker_facing(&qb.address()),
+        None,
+        "nothing is known of the peer"
+    );
+    connect(&qa, &qb);
+    exchange(&[&a.node, &b.node], (&a, &qa), (&b, &qb), 1);
+    let faces = |worker| {
+        let own = a.qp(&at(worker));
+        b.node.worker_facing(&own.address())
+    };
+    assert!(matches!(faces(0), Some(0 | 2)) && matches!(faces(1), Some(1 | 3)));
+    let facing = (0..4).map(|worker| a.node.worker_facing(&b.qp(&at(worker)).address()));
+    assert!(facing.eq([Some(0), Some(1), Some(0), Some(1)]));
+    let alone = End::new(inline());
+    assert_eq!(alone.node.worker_facing(&qa.address()), None);
 }
 
 #[test]
@@ -423,6 +447,83 @@ fn what_comes_out_at_the_wrong_worker_is_handed_over() {
         } = node.hand_overs();
         assert!(packets > 0 && management > 0 && lost == 0);
     }
+}
+
+/// Nodes on NICs that know nothing of workers, with a QP for each pair of workers.
+fn on_nics(workers: [u8; 2], source_ports: u16, hashes: bool) -> [End; 2] {
+    let ports = nic::pair(workers.map(usize::from), source_ports, hashes);
+    let mut workers = workers.into_iter();
+    ports.map(|ports| {
+        let node = inline().workers(workers.next().unwrap());
+        End::of(node.build_on_all(ports).unwrap())
+    })
+}
+
+/// Packets that came out at the wrong worker, and those that came, while all QPs exchanged
+/// something.
+fn astray([a, b]: &[End; 2], qps: &[(Qp, Qp)]) -> (u64, u64) {
+    let nodes = [&a.node, &b.node];
+    let count = || {
+        let astray = nodes
+            .map(|node| node.hand_overs().packets)
+            .iter()
+            .sum::<u64>();
+        (
+            astray,
+            nodes
+                .map(|node| node.counters().received)
+                .iter()
+                .sum::<u64>(),
+        )
+    };
+    let before = count();
+    for (seed, (qa, qb)) in (1..).zip(qps) {
+        exchange(&nodes, (a, qa), (b, qb), seed);
+        exchange(&nodes, (b, qb), (a, qa), seed + 100);
+    }
+    let after = count();
+    (after.0 - before.0, after.1 - before.1)
+}
+
+fn source_ports_changed(ends: &[End; 2]) -> u64 {
+    ends.iter()
+        .map(|end| end.node.counters().source_port_changed)
+        .sum()
+}
+
+#[test]
+fn connections_find_source_ports_that_bring_their_packets_to_the_right_worker() {
+    for workers in [[4, 4], [1, 4], [3, 2]] {
+        let ends = on_nics(workers, 128, true);
+        let qps = all_pairs(&ends[0], &ends[1]);
+        let begin = Instant::now();
+        while astray(&ends, &qps).0 > 0 {
+            assert!(begin.elapsed() < Duration::from_secs(30), "{workers:?}");
+        }
+        assert!(source_ports_changed(&ends) > 0, "{workers:?}");
+        let (astray, received) = astray(&ends, &qps);
+        assert!(100 * astray < received, "{astray} of {received}");
+    }
+}
+
+#[test]
+fn where_no_source_port_helps_each_is_tried_once_and_all_is_handed_over() {
+    let ends = on_nics([2, 2], 16, false);
+    let qps = all_pairs(&ends[0], &ends[1]);
+    let mut tried = 0;
+    for turn in 0.. {
+        let (astray, _) = astray(&ends, &qps);
+        assert!(astray > 0);
+        let now = source_ports_changed(&ends);
+        if turn > 10 && now == tried {
+            break;
+        }
+        tried = now;
+    }
+    // Of connections whose packets get to the other worker, which is half of them.
+    let at_wrong = qps.len() as u64 / 2 * 2;
+    assert_eq!(tried, at_wrong * 15);
+    assert!(ends.iter().all(|end| end.node.hand_overs().lost == 0));
 }
 
 #[test]

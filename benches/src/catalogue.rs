@@ -157,6 +157,12 @@ pub const ALL: &[Bench] = &[
         run: probes::cost,
     },
     Bench {
+        name: "workers_astray",
+        what: "rate of 64 B WRITEs where every packet comes out at the wrong one of two workers, \
+            against none",
+        run: workers::astray,
+    },
+    Bench {
         name: "workers_scale",
         what: "rate of 64 B WRITEs and of set-up with two workers at each node, against one",
         run: workers::scale,

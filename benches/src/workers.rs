@@ -5,13 +5,17 @@
 use crate::end::REGION as SIZE;
 use crate::rounds::{alternate, median};
 use crate::{Measurement, Setting};
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use std::net::IpAddr;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use trunkline::{
-    Access, Completion, Cq, Drive, Mr, Node, Pd, Qp, QpOptions, SendFlags, SendOp, SendWr, Status,
+    Access, Completion, Cq, Drive, Mr, Node, Pd, Port, Qp, QpOptions, SendFlags, SendOp, SendWr,
+    Status,
 };
+use trunkline_dataplane::{UdpConfig, UdpPort};
+use trunkline_wire::Workers;
 
 /// QPs of each node, at all workers together.
 const QPS: usize = 32;
@@ -28,7 +32,7 @@ const UNIT: &str = "WRITEs of 64 B per second, two threads, each drives a worker
 /// # Errors
 /// An address that is taken, or a node that refuses.
 pub fn scale(setting: &Setting) -> Result<Measurement> {
-    let (one, two) = (Pair::new(1)?, Pair::new(2)?);
+    let (one, two) = (Pair::new(1, Sockets::Own)?, Pair::new(2, Sockets::Own)?);
     let (mut connect_one, mut connect_two) = (Vec::new(), Vec::new());
     let medians = alternate::<anyhow::Error>(
         setting.rounds,
@@ -51,6 +55,32 @@ pub fn scale(setting: &Setting) -> Result<Measurement> {
     Ok(Measurement::new("workers_scale", UNIT, yardstick, medians).note(note))
 }
 
+/// `workers_astray`
+///
+/// # Errors
+/// As [`scale`].
+pub fn astray(setting: &Setting) -> Result<Measurement> {
+    let (own, swapped) = (Pair::new(2, Sockets::Own)?, Pair::new(2, Sockets::Swapped)?);
+    let medians = alternate::<anyhow::Error>(
+        setting.rounds,
+        || swapped.run(|lane| lane.write(setting.duration)),
+        || own.run(|lane| lane.write(setting.duration)),
+    )?;
+    let yardstick = "the same with each worker at the socket that the kernel picks for it";
+    let [right, wrong] = [&own, &swapped].map(Pair::astray);
+    let note = format!("of 100 packets {right:.2} came out at the wrong worker, and {wrong:.2}");
+    Ok(Measurement::new("workers_astray", UNIT, yardstick, medians).note(note))
+}
+
+/// Which socket of a node a worker has.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Sockets {
+    /// Its own, which the kernel picks for its packets.
+    Own,
+    /// Another one's: all of its packets come out there.
+    Swapped,
+}
+
 /// A node with what its QPs need.
 struct End {
     node: Node,
@@ -59,10 +89,19 @@ struct End {
 }
 
 impl End {
-    fn new(workers: u8, last: u8) -> Result<Self> {
-        let address = IpAddr::from([127, 77, 2 + workers, last]);
+    fn new(workers: u8, sockets: Sockets, last: u8) -> Result<Self> {
+        let network = 2 + workers + 10 * u8::from(sockets == Sockets::Swapped);
+        let address = IpAddr::from([127, 77, network, last]);
+        let count = Workers::new(workers).context("so many workers may be")?;
+        let mut ports = UdpPort::open_group(&UdpConfig::new(address), count)?;
+        if sockets == Sockets::Swapped {
+            ports.reverse();
+        }
+        let ports = ports
+            .into_iter()
+            .map(|port| Box::new(port) as Box<dyn Port + Send>);
         let node = Node::builder().address(address).workers(workers);
-        let node = node.drive(Drive::Inline).build()?;
+        let node = node.drive(Drive::Inline).build_on_all(ports.collect())?;
         let pd = node.alloc_pd();
         let mr = pd.register(SIZE, Access::ALL)?;
         Ok(Self { node, pd, mr })
@@ -82,8 +121,11 @@ struct Qps {
 }
 
 impl Pair {
-    fn new(workers: u8) -> Result<Self> {
-        let ends = [End::new(workers, 1)?, End::new(workers, 2)?];
+    fn new(workers: u8, sockets: Sockets) -> Result<Self> {
+        let ends = [
+            End::new(workers, sockets, 1)?,
+            End::new(workers, sockets, 2)?,
+        ];
         let mut qps = Vec::new();
         for worker in 0..workers {
             let [a, b] = ends.each_ref().map(|end| end.node.create_cq(4096));
@@ -93,6 +135,7 @@ impl Pair {
                 worker,
                 cqs: &cqs,
                 pairs: &[],
+                alone: true,
             };
             let pairs = lane.connect_some(QPS / usize::from(workers))?;
             qps.push(Qps { cqs, pairs });
@@ -100,9 +143,18 @@ impl Pair {
         Ok(Self { ends, qps })
     }
 
+    /// Of a hundred packets those that came out at the wrong worker.
+    fn astray(&self) -> f64 {
+        let nodes = self.ends.each_ref().map(|end| &end.node);
+        let astray: u64 = nodes.iter().map(|node| node.hand_overs().packets).sum();
+        let received: u64 = nodes.iter().map(|node| node.counters().received).sum();
+        100.0 * astray as f64 / received.max(1) as f64
+    }
+
     /// What all lanes, each on a thread, do per second together.
     fn run(&self, work: impl Fn(&Lane<'_>) -> Result<f64> + Sync) -> Result<f64> {
         let start = Barrier::new(self.qps.len());
+        let at_work = AtomicUsize::new(self.qps.len());
         std::thread::scope(|scope| {
             let threads: Vec<_> = (0..)
                 .zip(&self.qps)
@@ -112,11 +164,18 @@ impl Pair {
                         worker,
                         cqs,
                         pairs,
+                        alone: false,
                     };
-                    let (start, work) = (&start, &work);
+                    let (start, at_work, work) = (&start, &at_work, &work);
                     scope.spawn(move || {
                         start.wait();
-                        work(&lane)
+                        let rate = work(&lane);
+                        at_work.fetch_sub(1, Ordering::Relaxed);
+                        // What others wait for may come out here.
+                        while at_work.load(Ordering::Relaxed) > 0 {
+                            lane.poll()?;
+                        }
+                        rate
                     })
                 })
                 .collect();
@@ -134,12 +193,18 @@ struct Lane<'a> {
     worker: u8,
     cqs: &'a [Cq; 2],
     pairs: &'a [[Qp; 2]],
+    /// No other thread drives workers: this one drives all of them.
+    alone: bool,
 }
 
 impl Lane<'_> {
     fn poll(&self) -> Result<()> {
         for end in self.ends {
-            end.node.poll_worker(self.worker)?;
+            if self.alone {
+                end.node.poll()?;
+            } else {
+                end.node.poll_worker(self.worker)?;
+            }
         }
         Ok(())
     }

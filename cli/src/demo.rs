@@ -87,7 +87,8 @@ impl DemoArgs {
                 "--client and --server are addresses of different families",
             ));
         }
-        Ok(())
+        let both = self.port.check_together(&[self.client, self.server]);
+        both.map_err(|conflict| wrong(format!("--port: {conflict}")))
     }
 }
 

@@ -1,14 +1,25 @@
-//! `trunkline ports`: which kinds of ports an address of this machine can have.
+//! `trunkline ports`: which kinds of ports an address of this machine can have, and how fast they
+//! are.
 
+mod link;
+mod measure;
+mod table;
+
+use crate::interrupt::Interrupt;
 use crate::output::{self, print_json};
-use crate::port;
+use crate::port::kinds;
+use crate::range::Range;
 use crate::run::service::default_address;
 use anyhow::{Result, bail};
 use clap::Args;
 use serde::Serialize;
 use std::io::Write;
 use std::net::IpAddr;
-use trunkline::PortKind;
+use std::time::Duration;
+use trunkline::{PortFamily, PortKind, PortTrial};
+
+/// Seconds that one measurement takes.
+const SECONDS: Range<f64> = Range::new(0.05, 3600.0);
 
 /// Options of `trunkline ports`.
 #[derive(Args, Debug)]
@@ -21,6 +32,17 @@ pub(crate) struct PortsArgs {
     /// 127.0.0.1].
     #[arg(long, value_name = "IP")]
     address: Option<IpAddr>,
+    /// Measure how fast each kind is, beside the same without Trunkline's transport and TCP: in two
+    /// network namespaces of their own, which takes root.
+    #[arg(long, conflicts_with = "address")]
+    measure: bool,
+    /// With --measure: this kind alone, or these [default: udp, packet and xdp].
+    #[arg(long, value_parser = kinds(), requires = "measure")]
+    port: Vec<PortKind>,
+    #[arg(long, value_name = "SECS", default_value = "1", requires = "measure")]
+    #[arg(value_parser = SECONDS.seconds(), allow_negative_numbers = true)]
+    #[arg(help = SECONDS.help("With --measure: time for each of six measurements of a kind", ""))]
+    seconds: Duration,
     /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
@@ -36,34 +58,80 @@ struct Found {
 #[derive(Debug, Serialize)]
 struct Kind {
     /// What `--port` calls it.
-    port: &'static str,
+    port: String,
+    #[serde(skip)]
+    about: &'static str,
     works: bool,
     /// Workers that a node on it has to have; `null`: any number.
     workers: Option<u8>,
+    /// What there is to know of one that works.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    how: Option<String>,
     /// Why it does not work, and what helps.
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
 }
 
 impl Kind {
-    fn of(kind: PortKind, address: IpAddr) -> Self {
-        let tried = kind.try_on(address);
+    fn of(kind: &PortKind, address: IpAddr) -> Self {
+        let (trial, why) = match kind.try_on(address) {
+            Ok(trial) => (trial, None),
+            Err(error) => (PortTrial::default(), Some(error.to_string())),
+        };
         Self {
-            port: kind.name(),
-            works: tried.is_ok(),
-            workers: *tried.as_ref().unwrap_or(&None),
-            why: tried.err().map(|error| error.to_string()),
+            port: kind.name().to_owned(),
+            about: kind.about(),
+            works: why.is_none(),
+            workers: trial.workers,
+            how: trial.how,
+            why,
         }
+    }
+
+    /// What this machine has for ports that are named by more than one word: each is tried when it
+    /// is used.
+    fn of_family(family: &dyn PortFamily, address: IpAddr) -> Self {
+        let (how, why) = match family.look(address) {
+            Ok(how) => (Some(how), None),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        Self {
+            port: format!("{}:...", family.name()),
+            about: family.about(),
+            works: why.is_none(),
+            workers: None,
+            how,
+            why,
+        }
+    }
+
+    /// What becomes of it, in a line.
+    fn said(&self) -> String {
+        if let Some(why) = &self.why {
+            return why.clone();
+        }
+        let workers = self.workers.map(|count| format!("with --workers {count}"));
+        let parts = [Some("works".to_owned()), self.how.clone(), workers];
+        let parts: Vec<_> = parts.into_iter().flatten().collect();
+        parts.join(", ")
     }
 }
 
 /// Runs the command.
 ///
 /// # Errors
-/// No kind of port works there.
-pub(crate) fn run(args: &PortsArgs) -> Result<()> {
+/// No kind of port works there, or what it takes to measure cannot be had, or Ctrl-C.
+pub(crate) fn run(args: &PortsArgs, interrupt: &Interrupt) -> Result<()> {
+    if args.measure {
+        return measure::run(args, interrupt);
+    }
     let address = args.address.unwrap_or_else(default_address).to_canonical();
-    let ports = PortKind::ALL.map(|kind| Kind::of(kind, address)).into();
+    let built_in = PortKind::BUILT_IN.into_iter();
+    let families = PortKind::families().into_iter();
+    let ports = built_in
+        .map(|kind| Kind::of(&kind, address))
+        .chain(families.map(|family| Kind::of_family(family, address)))
+        .collect();
     let found = Found { address, ports };
     if args.json {
         print_json(&found)?;
@@ -79,13 +147,9 @@ pub(crate) fn run(args: &PortsArgs) -> Result<()> {
 fn print(found: &Found) -> Result<()> {
     let mut out = output::out();
     writeln!(out, "ports of {}", found.address)?;
-    for (kind, found) in PortKind::ALL.into_iter().zip(&found.ports) {
-        let what = match (&found.why, found.workers) {
-            (Some(why), _) => why.clone(),
-            (None, Some(workers)) => format!("works, with --workers {workers}"),
-            (None, None) => "works".to_owned(),
-        };
-        writeln!(out, "  {kind:<8} {}\n           {what}", port::help(kind))?;
+    for kind in &found.ports {
+        let (port, about, said) = (&kind.port, kind.about, kind.said());
+        writeln!(out, "  {port:<8} {about}\n           {said}")?;
     }
     Ok(out.flush()?)
 }

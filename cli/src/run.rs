@@ -5,6 +5,7 @@ mod start;
 mod sysfs;
 
 use super::interrupt::Interrupt;
+use super::port::kinds;
 use super::serve::LINGER;
 use super::{environment, library, log, socket};
 use crate::usage::wrong;
@@ -21,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use sysfs::Sysfs;
+use trunkline::PortKind;
 use trunkline::service::{Hold, several};
 
 /// Says where the service is, here and to the library.
@@ -56,6 +58,10 @@ pub(crate) struct RunArgs {
     /// that is given is a device.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["address", "linger"])]
     socket: Vec<PathBuf>,
+    /// What carries the packets of a service that this starts; one that runs keeps what it has
+    /// [default: udp].
+    #[arg(long, value_parser = kinds(), value_name = "KIND", conflicts_with = "socket")]
+    port: Option<PortKind>,
     /// File of the library, which is called libibverbs.so.1.
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
@@ -84,6 +90,15 @@ enum Place {
 }
 
 impl RunArgs {
+    /// How a service is started, where none runs.
+    fn own(&self, level: Option<log::Level>) -> service::Start<'_> {
+        service::Start {
+            linger: self.linger,
+            level,
+            port: self.port.as_ref(),
+        }
+    }
+
     /// Whether a service is held, so that the program comes next.
     pub(crate) fn is_at_service(&self) -> bool {
         self.at_service
@@ -120,7 +135,7 @@ pub(crate) fn run(args: &RunArgs, level: Option<log::Level>, interrupt: &Interru
             Place::Given(path) => given(&path)?,
             // Ctrl-C ends the command that starts a service, too: that is no failure of the
             // service.
-            Place::Own(address) => service::hold(address, args.linger, level)
+            Place::Own(address) => service::hold(address, &args.own(level))
                 .or_else(|error| interrupt.check().map_err(Into::into).and(Err(error)))?,
         };
         interrupt.check()?;

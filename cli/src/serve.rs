@@ -78,6 +78,13 @@ pub(crate) fn run(args: &ServeArgs, interrupt: &Interrupt) -> Result<()> {
             "--end-when-idle: it is for a service of one --address",
         ));
     }
+    let addresses: Vec<_> = settings
+        .places
+        .iter()
+        .map(|(address, _)| *address)
+        .collect();
+    let together = settings.port.check_together(&addresses);
+    together.map_err(|conflict| wrong(format!("--port: {conflict}")))?;
     if args.detached {
         std::env::set_current_dir("/").context("cannot go to /")?;
     } else if args.detach {
@@ -107,7 +114,7 @@ fn start(settings: &Settings, idle: Option<Duration>) -> Result<Vec<(Node, Servi
     for (address, socket) in &settings.places {
         let builder = Node::builder()
             .drive(Drive::Threaded)
-            .port(settings.port)
+            .port(settings.port.clone())
             .workers(settings.workers)
             .pool(settings.connections);
         let node = taken::build(builder, *address, "--address")?;

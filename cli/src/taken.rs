@@ -3,7 +3,8 @@
 use anyhow::{Result, anyhow};
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
-use trunkline::{Builder, Error, Node, UdpOpenError};
+use trunkline::{Builder, Error, Node, PortKind, UdpOpenError};
+use trunkline_dataplane::Port;
 use trunkline_dataplane::udp::Owner;
 
 /// Builds a node at the address that `option` of the command line names.
@@ -11,15 +12,30 @@ use trunkline_dataplane::udp::Owner;
 /// # Errors
 /// The node cannot start. Where somebody else has the address: who, and which option to change.
 pub(crate) fn build(builder: Builder, address: IpAddr, option: &str) -> Result<Node> {
-    builder.address(address).build().map_err(|error| {
-        let error = match error {
-            Error::Open(taken @ UdpOpenError::InUse { .. }) => {
-                anyhow!("{taken}; choose another address with {option}")
-            }
-            error => error.into(),
-        };
-        error.context(format!("cannot start a node on {address}"))
-    })
+    let built = builder.address(address).build();
+    built.map_err(|error| why(error, option).context(format!("cannot start a node on {address}")))
+}
+
+/// Opens a port without a node at the address that `option` of the command line names.
+///
+/// # Errors
+/// As [`build`], of the port.
+pub(crate) fn open_port(
+    kind: &PortKind,
+    address: IpAddr,
+    option: &str,
+) -> Result<Box<dyn Port + Send>> {
+    let opened = kind.open_alone(address);
+    opened.map_err(|error| why(error, option).context(format!("cannot open a port on {address}")))
+}
+
+fn why(error: Error, option: &str) -> anyhow::Error {
+    match error {
+        Error::Open(taken @ UdpOpenError::InUse { .. }) => {
+            anyhow!("{taken}; choose another address with {option}")
+        }
+        error => error.into(),
+    }
 }
 
 /// Why nobody can listen on `asked`, a TCP port that `option` of the command line names, and what

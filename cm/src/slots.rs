@@ -148,7 +148,7 @@ impl<S: Record> Slots<S> {
     /// When something is due next, or earlier where many deadlines are about as near.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         let over = self.over.front().map(|&index| self.until(index));
-        [self.timers.next(), over].into_iter().flatten().min()
+        Instant::earliest([self.timers.next(), over])
     }
 
     /// What is due at `now`. A passed deadline comes once: it has to be moved.

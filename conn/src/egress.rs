@@ -1,5 +1,6 @@
 //! How an engine gets room for a packet it is about to build.
 
+use alloc::boxed::Box;
 use trunkline_wire::Path;
 
 /// Room for one datagram (BTH up to and including the ICRC) of exactly the reserved length.
@@ -46,4 +47,18 @@ pub trait Egress {
     /// What is reserved from now on goes to another queue of the receiver than what was before:
     /// an egress that joins datagrams to larger units begins a new one.
     fn part(&mut self) {}
+}
+
+impl<E: Egress + ?Sized> Egress for Box<E> {
+    fn reserve(&mut self, path: &Path, length: usize) -> Option<Slot<'_>> {
+        (**self).reserve(path, length)
+    }
+
+    fn commit(&mut self) {
+        (**self).commit();
+    }
+
+    fn part(&mut self) {
+        (**self).part();
+    }
 }

@@ -44,6 +44,15 @@ impl Instant {
     pub const fn since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
+
+    /// The earliest of moments some of which may never come; [`FAR`](Self::FAR) never does.
+    #[inline]
+    pub fn earliest<const N: usize>(moments: [Option<Self>; N]) -> Option<Self> {
+        let first = moments.into_iter().fold(Self::FAR, |first, moment| {
+            first.min(moment.unwrap_or(Self::FAR))
+        });
+        (first != Self::FAR).then_some(first)
+    }
 }
 
 /// `instant + ns`, saturating at [`Instant::FAR`].

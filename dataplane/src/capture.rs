@@ -105,6 +105,11 @@ impl<P: Port, W: Write> Capture<P, W> {
 }
 
 impl<P: Port, W: Write> Egress for Capture<P, W> {
+    fn part(&mut self) {
+        self.reserved = None;
+        self.port.part();
+    }
+
     fn reserve(&mut self, path: &Path, length: usize) -> Option<Slot<'_>> {
         self.reserved = None;
         let identification = self.port.reserve(path, length)?.identification;

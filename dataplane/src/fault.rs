@@ -170,6 +170,11 @@ fn forward(port: &mut impl Port, arrival: &Arrival, datagram: &[u8]) -> bool {
 }
 
 impl<P: Port> Egress for Fault<P> {
+    fn part(&mut self) {
+        self.reserved = None;
+        self.port.part();
+    }
+
     fn reserve(&mut self, path: &Path, length: usize) -> Option<Slot<'_>> {
         self.reserved = None;
         let identification = self.port.reserve(path, length)?.identification;

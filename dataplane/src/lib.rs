@@ -27,16 +27,13 @@ pub mod routes;
 pub mod udp;
 
 mod bpf;
-#[cfg(test)]
-mod conformance;
 mod errno;
 mod mapping;
 mod netlink;
-#[cfg(test)]
-mod netns;
 mod prefetch;
 mod reidentify;
 mod ring;
+mod super_packet;
 
 pub use capture::{Capture, PacketWriter};
 pub use errno::Errno;
@@ -55,5 +52,5 @@ pub use port::{
 };
 pub use process_memory::{Patience, ProcessMemory, ProcessRegion};
 pub use region::Region;
-pub use routes::{KernelRoutes, Neighbour, NextHop, RouteError, Routes};
+pub use routes::{KernelRoutes, Neighbour, NeighbourEntry, NextHop, RouteError, Routes};
 pub use udp::{InterfaceName, UdpConfig, UdpOpenError, UdpPort};

@@ -19,7 +19,7 @@
 
 mod message;
 
-use crate::routes::{Neighbour, NextHop, RouteError, Routes};
+use crate::routes::{Neighbour, NeighbourEntry, NextHop, RouteError, Routes};
 use message::{Message, Said};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -368,12 +368,13 @@ impl Routes for Arc<Mutex<Neighbours>> {
         neighbours.next_hop(peer.ip())
     }
 
-    fn neighbour(&mut self, hop: &NextHop) -> Result<Neighbour, RouteError> {
-        if !hop.has_neighbour {
-            return Ok(Neighbour::Known);
-        }
-        let neighbours = self.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(neighbours.neighbour(hop.address))
+    fn entry(&mut self, hop: &NextHop) -> Result<NeighbourEntry, RouteError> {
+        let mut neighbours = self.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(NeighbourEntry {
+            state: neighbours.neighbour(hop.address),
+            mac: neighbours.mac(hop.address),
+            is_stale: false,
+        })
     }
 
     fn solicit(&mut self, peer: SocketAddr) -> Result<(), RouteError> {

@@ -124,6 +124,64 @@ pub trait Port: Egress {
     }
 }
 
+impl<P: Port + ?Sized> Port for Box<P> {
+    fn capabilities(&self) -> Capabilities {
+        (**self).capabilities()
+    }
+
+    fn flush(&mut self) -> Result<(), PortError> {
+        (**self).flush()
+    }
+
+    fn fetch(&mut self) -> Result<bool, PortError> {
+        (**self).fetch()
+    }
+
+    fn receive(
+        &mut self,
+        limit: usize,
+        sink: &mut dyn FnMut(&Arrival, &[u8]),
+    ) -> Result<usize, PortError> {
+        (**self).receive(limit, sink)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        (**self).fd()
+    }
+
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        (**self).fds()
+    }
+
+    fn full(&self) -> Option<usize> {
+        (**self).full()
+    }
+
+    fn poll_event(&mut self) -> Option<PortEvent> {
+        (**self).poll_event()
+    }
+
+    fn counters(&self) -> PortCounters {
+        (**self).counters()
+    }
+
+    fn source_ports(&self) -> &[u16] {
+        (**self).source_ports()
+    }
+
+    fn link_state(&self, local: IpAddr) -> Option<LinkState> {
+        (**self).link_state(local)
+    }
+
+    fn link_changes(&self, local: IpAddr) -> Option<Box<dyn LinkChanges + Send>> {
+        (**self).link_changes(local)
+    }
+
+    fn routes(&self, local: IpAddr) -> Option<Box<dyn Routes + Send>> {
+        (**self).routes(local)
+    }
+}
+
 /// What the system says of an interface.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LinkState {
@@ -245,6 +303,11 @@ pub struct PortCounters {
     pub split: u64,
     /// Datagrams dropped when receiving: truncated, or with unusable ancillary data.
     pub malformed: u64,
+    /// Frames dropped when receiving: for others, or of protocols that nobody here speaks. A port
+    /// sees them where no kernel has its interface.
+    pub foreign: u64,
+    /// Frames that were lost before they were received: there was no room for them.
+    pub missed: u64,
 }
 
 impl PortCounters {
@@ -266,6 +329,8 @@ impl PortCounters {
         self.refused += other.refused;
         self.split += other.split;
         self.malformed += other.malformed;
+        self.foreign += other.foreign;
+        self.missed += other.missed;
     }
 }
 

@@ -51,6 +51,26 @@ pub enum Neighbour {
     Silent,
 }
 
+/// All that is known of a neighbour.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct NeighbourEntry {
+    /// How well it is known.
+    pub state: Neighbour,
+    /// Its address of the link.
+    pub mac: Option<Mac>,
+    /// It has not been confirmed for long, and nobody asks for it before it is
+    /// [solicited](Routes::solicit).
+    pub is_stale: bool,
+}
+
+impl NeighbourEntry {
+    const UNKNOWN: Self = Self {
+        state: Neighbour::Unknown,
+        mac: None,
+        is_stale: false,
+    };
+}
+
 /// Why there is no way.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -112,11 +132,22 @@ pub trait Routes: std::fmt::Debug {
     /// There is none.
     fn next_hop(&mut self, peer: SocketAddr) -> Result<NextHop, RouteError>;
 
-    /// What is known of the neighbour on a way.
+    /// What is known of the neighbour on a way, which has to have one.
     ///
     /// # Errors
     /// Whoever knows cannot be asked.
-    fn neighbour(&mut self, hop: &NextHop) -> Result<Neighbour, RouteError>;
+    fn entry(&mut self, hop: &NextHop) -> Result<NeighbourEntry, RouteError>;
+
+    /// How well the neighbour on a way is known; who has none counts as known.
+    ///
+    /// # Errors
+    /// Whoever knows cannot be asked.
+    fn neighbour(&mut self, hop: &NextHop) -> Result<Neighbour, RouteError> {
+        if !hop.has_neighbour {
+            return Ok(Neighbour::Known);
+        }
+        self.entry(hop).map(|entry| entry.state)
+    }
 
     /// The interface that a way leaves by, where it is down: by somebody's wish, or because nothing
     /// is at the other end of its cable. The kernel keeps ways of the latter kind.
@@ -137,8 +168,8 @@ impl<R: Routes + ?Sized> Routes for Box<R> {
         (**self).next_hop(peer)
     }
 
-    fn neighbour(&mut self, hop: &NextHop) -> Result<Neighbour, RouteError> {
-        (**self).neighbour(hop)
+    fn entry(&mut self, hop: &NextHop) -> Result<NeighbourEntry, RouteError> {
+        (**self).entry(hop)
     }
 
     fn down(&mut self, hop: &NextHop) -> Option<InterfaceName> {
@@ -163,25 +194,7 @@ pub struct KernelRoutes {
     answer: Box<[u8]>,
 }
 
-/// What the kernel knows of a neighbour.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Entry {
-    pub(crate) state: Neighbour,
-    /// Its address of the link.
-    pub(crate) mac: Option<Mac>,
-    /// It has not been confirmed for long, and the kernel asks when it sends there itself.
-    pub(crate) is_stale: bool,
-}
-
-impl Entry {
-    const UNKNOWN: Self = Self {
-        state: Neighbour::Unknown,
-        mac: None,
-        is_stale: false,
-    };
-}
-
-impl From<NeighbourMessage> for Entry {
+impl From<NeighbourMessage> for NeighbourEntry {
     fn from(found: NeighbourMessage) -> Self {
         let mac = found
             .attributes
@@ -316,25 +329,6 @@ impl KernelRoutes {
         })
     }
 
-    /// What the kernel knows of the neighbour on a way that has one.
-    ///
-    /// # Errors
-    /// The kernel cannot be asked.
-    pub(crate) fn entry(&mut self, hop: &NextHop) -> Result<Entry, RouteError> {
-        let mut question = NeighbourMessage::default();
-        question.header.family = family(hop.address);
-        question.header.ifindex = hop.interface;
-        let to = NeighbourAttribute::Destination(hop.address.into());
-        question.attributes.push(to);
-        match self.ask(Message::GetNeighbour(question)) {
-            Ok(Message::NewNeighbour(found)) => Ok(Entry::from(found)),
-            Ok(_) => Err(system("RTM_GETNEIGH")(nonsense())),
-            // ENOENT: there is no entry.
-            Err(Answer::Refused(_)) => Ok(Entry::UNKNOWN),
-            Err(Answer::System(source)) => Err(system("RTM_GETNEIGH")(source)),
-        }
-    }
-
     /// One question and its answer.
     fn ask(&mut self, question: Message) -> Result<Message, Answer> {
         self.sequence = self.sequence.wrapping_add(1);
@@ -404,11 +398,19 @@ impl Routes for KernelRoutes {
         })
     }
 
-    fn neighbour(&mut self, hop: &NextHop) -> Result<Neighbour, RouteError> {
-        if !hop.has_neighbour {
-            return Ok(Neighbour::Known);
+    fn entry(&mut self, hop: &NextHop) -> Result<NeighbourEntry, RouteError> {
+        let mut question = NeighbourMessage::default();
+        question.header.family = family(hop.address);
+        question.header.ifindex = hop.interface;
+        let to = NeighbourAttribute::Destination(hop.address.into());
+        question.attributes.push(to);
+        match self.ask(Message::GetNeighbour(question)) {
+            Ok(Message::NewNeighbour(found)) => Ok(NeighbourEntry::from(found)),
+            Ok(_) => Err(system("RTM_GETNEIGH")(nonsense())),
+            // ENOENT: there is no entry.
+            Err(Answer::Refused(_)) => Ok(NeighbourEntry::UNKNOWN),
+            Err(Answer::System(source)) => Err(system("RTM_GETNEIGH")(source)),
         }
-        self.entry(hop).map(|entry| entry.state)
     }
 
     fn down(&mut self, hop: &NextHop) -> Option<InterfaceName> {

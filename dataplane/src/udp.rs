@@ -53,6 +53,7 @@ use crate::port::{
     Arrival, Capabilities, Egress, LinkState, Port, PortCounters, PortError, PortEvent, Slot,
 };
 use crate::routes::{self, KernelRoutes, Routes};
+pub use crate::super_packet::{MAX_SEGMENTS, MAX_SEND};
 use batch::{Addressing, Batch};
 use queue::{Queue, Unit};
 use receive::Receiver;
@@ -62,11 +63,6 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use trunkline_wire::{Path, ROCE_PORT, Workers};
-
-/// Most bytes of one send, which is also the most of a datagram: what fits an IPv4 packet.
-pub const MAX_SEND: usize = 65_507;
-/// Most datagrams of a super-packet; older kernels take no more.
-pub const MAX_SEGMENTS: usize = 64;
 
 /// What a UDP port is made of.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -259,7 +255,7 @@ impl UdpPort {
                 let run = self.queue.waiting().iter().take_while(same).count();
                 return Some((run.min(Batch::MOST), socket));
             }
-            self.counters.misrouted += unit.count as u64;
+            self.counters.misrouted += unit.packet.count as u64;
             self.queue.advance(1);
         }
         None
@@ -277,10 +273,10 @@ impl UdpPort {
         self.counters.send_calls += 1;
         let mut proven = false;
         for unit in &self.queue.waiting()[..sent] {
-            self.counters.sent += unit.count as u64;
-            self.counters.sent_bytes += unit.length as u64;
-            self.counters.super_packets_sent += u64::from(unit.count > 1);
-            proven |= unit.split_from == Some(unit.length);
+            self.counters.sent += unit.packet.count as u64;
+            self.counters.sent_bytes += unit.packet.bytes as u64;
+            self.counters.super_packets_sent += u64::from(unit.packet.count > 1);
+            proven |= unit.split_from == Some(unit.packet.bytes);
         }
         if proven && self.queue.segments() {
             self.queue.stop_segmentation();
@@ -299,7 +295,7 @@ impl UdpPort {
             return Ok(true);
         }
         let unit = &self.queue.waiting()[0];
-        let count = unit.count as u64;
+        let count = unit.packet.count as u64;
         let counters = &mut self.counters;
         let code = error.raw_os_error().unwrap_or(0);
         match code {
@@ -310,19 +306,19 @@ impl UdpPort {
                 self.backlog = BACKLOG;
                 return Ok(false);
             }
-            libc::EIO | libc::EINVAL | libc::EMSGSIZE if unit.count > 1 => {
+            libc::EIO | libc::EINVAL | libc::EMSGSIZE if unit.packet.count > 1 => {
                 counters.split += 1;
                 self.queue.split_first();
                 return Ok(true);
             }
-            libc::EINVAL if unit.path.ip.flow_label() != 0 && self.batch.stop_labels() => {
+            libc::EINVAL if unit.packet.path.ip.flow_label() != 0 && self.batch.stop_labels() => {
                 let address = self.sockets.local();
                 tracing::warn!(%address, "the machine refuses flow labels; it chooses them");
                 return Ok(true);
             }
             libc::EMSGSIZE => {
                 counters.too_long += count;
-                let (dst, length) = (unit.path.dst, unit.length);
+                let (dst, length) = (unit.packet.path.dst, unit.packet.bytes);
                 self.emit(PortEvent::TooLong { dst, length });
             }
             libc::ENOBUFS | libc::ENOMEM => counters.no_buffers += count,
@@ -349,7 +345,7 @@ impl UdpPort {
 
     /// Tells that the machine refused to send the first waiting unit, unless that waits to be told.
     fn unsent(&mut self, error: Errno) {
-        let dst = self.queue.waiting()[0].path.dst;
+        let dst = self.queue.waiting()[0].packet.path.dst;
         let event = PortEvent::Unsent { dst, error };
         if !self.events.contains(&event) {
             self.emit(event);

@@ -6,18 +6,17 @@ use std::time::Instant as Clock;
 use trunkline::{Instant, Port, PortCounters, PortError};
 use trunkline_dataplane::fault::{Direction, Faults};
 use trunkline_dataplane::port::{Arrival, Capabilities, Egress, Slot};
-use trunkline_dataplane::{Fault, Routes, UdpPort};
+use trunkline_dataplane::{Fault, Routes};
 
-/// A UDP port whose outgoing datagrams have faults: those that come in have theirs from the other
+/// A port whose outgoing datagrams have faults: those that come in have theirs from the other
 /// end. It is polled, as what is held back leaves without a packet coming in.
-#[derive(Debug)]
 pub(crate) struct Faulty {
-    fault: Fault<UdpPort>,
+    fault: Fault<Box<dyn Port + Send>>,
     started: Clock,
 }
 
 impl Faulty {
-    pub(crate) fn new(port: UdpPort, faults: Faults, seed: u64) -> Self {
+    pub(crate) fn new(port: Box<dyn Port + Send>, faults: Faults, seed: u64) -> Self {
         let mut fault = Fault::new(port, seed);
         fault.set(Direction::Outbound, faults);
         Self {

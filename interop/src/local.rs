@@ -6,27 +6,26 @@ use anyhow::{Context, Result, bail};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use trunkline::{
-    Access, Ah, AhAttributes, AtomicOp, Attributes, Completion, Cq, Extra, Mr, Node, Pd, Qp,
-    QpAddress, QpModify, QpOptions, QpType, Qpn, RecvWr, Remote, SendFlags, SendOp, SendWr,
+    Access, Ah, AhAttributes, AtomicOp, Attributes, Completion, Cq, Extra, Mr, Node, Pd, PortKind,
+    Qp, QpAddress, QpModify, QpOptions, QpType, Qpn, RecvWr, Remote, SendFlags, SendOp, SendWr,
 };
 use trunkline_dataplane::fault::Faults;
-use trunkline_dataplane::{UdpConfig, UdpPort};
 
 /// Pause between looks at a completion queue.
 const PAUSE: Duration = Duration::from_micros(100);
 /// Seed of faults: a run repeats as far as the guest does.
 const SEED: u64 = 1;
 
-/// A node at `address`; its outgoing packets have `faults`, if any.
+/// A node at `address` on that kind of port; its outgoing packets have `faults`, if any.
 ///
 /// # Errors
 /// The address cannot be bound.
-pub(crate) fn node(address: IpAddr, faults: Option<Faults>) -> Result<Node> {
+pub(crate) fn node((address, port): (IpAddr, &PortKind), faults: Option<Faults>) -> Result<Node> {
     let builder = Node::builder().address(address);
     let Some(faults) = faults else {
-        return Ok(builder.build()?);
+        return Ok(builder.port(port.clone()).build()?);
     };
-    let port = UdpPort::open(&UdpConfig::new(address))?;
+    let port = port.open_alone(address)?;
     Ok(builder.build_on(Box::new(Faulty::new(port, faults, SEED)))?)
 }
 

@@ -6,7 +6,7 @@ use crate::station::{MARGIN, Station};
 use anyhow::Result;
 use std::net::IpAddr;
 use std::time::Duration;
-use trunkline::{Access, Attributes, Node, Psn, QpType};
+use trunkline::{Access, Attributes, Node, PortKind, Psn, QpType};
 use trunkline_dataplane::fault::Faults;
 
 /// First PSN of the guest: close to the end of the circle, so that numbers wrap.
@@ -34,6 +34,9 @@ impl Way {
     }
 }
 
+/// Address of a node, and what carries its packets.
+pub(crate) type Ours = (IpAddr, &'static PortKind);
+
 /// Where the two ends are.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
@@ -42,6 +45,15 @@ pub(crate) struct Place {
     pub(crate) control: IpAddr,
     /// Where our QPs are.
     pub(crate) address: IpAddr,
+    /// What carries their packets.
+    pub(crate) port: &'static PortKind,
+}
+
+impl Place {
+    /// What a node of ours is made of.
+    pub(crate) const fn ours(&self) -> Ours {
+        (self.address, self.port)
+    }
 }
 
 /// What a pair is made with.
@@ -87,7 +99,7 @@ impl Pair {
     /// Opens both ends and takes them to RTS.
     pub(crate) fn open(place: Place, terms: &Terms) -> Result<Self> {
         let size = terms.size + MARGIN;
-        let node = node(place.address, terms.faults)?;
+        let node = node(place.ours(), terms.faults)?;
         let mut ours = Local::new(&node, terms.kind, size, terms.depth)?;
         let mut guests = place.guest.open(&Options {
             kind: terms.kind,

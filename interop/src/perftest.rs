@@ -279,7 +279,7 @@ fn decode(bytes: &[u8; LINE]) -> Result<End> {
 }
 
 fn play(place: Place, mut talk: Talk, test: Test) -> Result<()> {
-    let node = node(place.address, None)?;
+    let node = node(place.ours(), None)?;
     // Peers go through a page of it at least.
     let size = 2 * test.size.max(PAGE as usize);
     let local = Local::new(&node, QpType::Rc, size, WINDOW as u32)?;

@@ -6,7 +6,7 @@
 
 use crate::guest::{Guest, hex};
 use crate::local::{Local, node};
-use crate::pair::Place;
+use crate::pair::{Ours, Place};
 use crate::station::{Op, PATIENCE, Post, Station};
 use crate::suite::Case;
 use anyhow::{Context, Result, bail, ensure};
@@ -109,7 +109,7 @@ fn program(guest: Guest, game: Game) -> Result<String> {
 
 fn guest_serves(place: Place, game: Game) -> Result<()> {
     let server = place.guest.start(&program(place.guest, game)?, LIMIT);
-    let ours = client(place.address, place.guest.control, game);
+    let ours = client(place.ours(), place.guest.control, game);
     let theirs = server.finish();
     ours?;
     theirs.map(drop)
@@ -119,7 +119,7 @@ fn guest_asks(place: Place, game: Game) -> Result<()> {
     let listener = TcpListener::bind((place.control, PORT))?;
     let line = format!("{} {}", program(place.guest, game)?, place.control);
     let client = place.guest.start(&line, LIMIT);
-    let ours = serve(place.address, &listener, game);
+    let ours = serve(place.ours(), &listener, game);
     let theirs = client.finish();
     ours?;
     theirs.map(drop)
@@ -129,8 +129,8 @@ fn guest_asks(place: Place, game: Game) -> Result<()> {
 ///
 /// # Errors
 /// It is not there, or what comes is not what should.
-pub(crate) fn client(address: IpAddr, host: IpAddr, game: Game) -> Result<()> {
-    let mut player = Player::new(address, game)?;
+pub(crate) fn client(ours: Ours, host: IpAddr, game: Game) -> Result<()> {
+    let mut player = Player::new(ours, game)?;
     let give_up = Instant::now() + MEET;
     let mut stream = loop {
         match TcpStream::connect(SocketAddr::new(host, PORT)) {
@@ -150,8 +150,8 @@ pub(crate) fn client(address: IpAddr, host: IpAddr, game: Game) -> Result<()> {
 ///
 /// # Errors
 /// None comes, or what comes is not what should.
-pub(crate) fn serve(address: IpAddr, listener: &TcpListener, game: Game) -> Result<()> {
-    let mut player = Player::new(address, game)?;
+pub(crate) fn serve(ours: Ours, listener: &TcpListener, game: Game) -> Result<()> {
+    let mut player = Player::new(ours, game)?;
     listener.set_nonblocking(true)?;
     let give_up = Instant::now() + MEET;
     let mut stream = loop {
@@ -175,8 +175,8 @@ pub(crate) fn serve(address: IpAddr, listener: &TcpListener, game: Game) -> Resu
 ///
 /// # Errors
 /// As [`serve`].
-pub(crate) fn listen(address: IpAddr, game: Game) -> Result<()> {
-    serve(address, &TcpListener::bind((address, PORT))?, game)
+pub(crate) fn listen(ours: Ours, game: Game) -> Result<()> {
+    serve(ours, &TcpListener::bind((ours.0, PORT))?, game)
 }
 
 fn encode(address: QpAddress) -> [u8; ADDRESS] {
@@ -214,10 +214,10 @@ struct Player {
 }
 
 impl Player {
-    fn new(address: IpAddr, game: Game) -> Result<Self> {
+    fn new(ours: Ours, game: Game) -> Result<Self> {
         let grh = if game.kind == QpType::Ud { GRH_LEN } else { 0 };
         ensure!(game.size + grh <= SLOT, "at most {} bytes", SLOT - grh);
-        let node = node(address, None)?;
+        let node = node(ours, None)?;
         let local = Local::new(&node, game.kind, SLOT * (1 + AHEAD as usize), 64)?;
         Ok(Self { local, game, grh })
     }

@@ -42,10 +42,10 @@ pub mod wqe;
 
 pub use allowed::Allowed;
 pub use engine::{
-    Attributes, Cause, Changes, Config, ConnId, ConnectionParams, ConnectionStats, Count, Counters,
-    CqId, Engine, Event, FIRST_MSN, Indexed, LAST_WQE, LiveCounters, LiveObjects, PeerIdentity,
-    Place, Platform, QpInit, QpModify, QpQueues, SharedReceives, SrqAttributes, SrqId, StateBytes,
-    Tenant, Trace, check_address,
+    Attributes, Burst, Cause, Changes, Config, ConnId, ConnectionParams, ConnectionStats, Count,
+    Counters, CqId, Engine, Event, FIRST_MSN, Indexed, LAST_WQE, LiveCounters, LiveObjects,
+    PeerIdentity, Place, Platform, QpInit, QpModify, QpQueues, SharedReceives, SrqAttributes,
+    SrqId, StateBytes, Tenant, Trace, check_address,
 };
 pub use error::{PostError, RingError, VerbsError};
 pub use state::{QpState, QpType};

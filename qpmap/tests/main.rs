@@ -39,6 +39,7 @@ mod room;
 mod routes;
 mod secrets;
 mod srq;
+mod steering;
 mod tenants;
 mod trace;
 mod unreachable;

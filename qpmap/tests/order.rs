@@ -10,9 +10,13 @@ const SECOND: u64 = 1_000_000_000;
 const SOURCE: u64 = 512 << 10;
 /// Room of each request's target.
 const SLOT: u32 = 16 << 10;
+/// This many losses in a row end no connection, and are made good in [`LONG`].
+const LOST: usize = 16;
+/// What a sender that hears nothing waits before it tries again is doubled each time.
+const LONG: u64 = 60 * SECOND;
 
 /// Requests of these lengths, by turns WRITEs and SENDs, each to a place of its own. Of the
-/// datagrams of the node that asks those are lost for which `lost` says so.
+/// datagrams of the node that asks those are lost for which `lost` says so, [`LOST`] at most.
 fn check(lengths: &[u32], lost: Vec<bool>) {
     let mut pair = Pair::new(1);
     let [qp, target] = pair.connected();
@@ -28,9 +32,13 @@ fn check(lengths: &[u32], lost: Vec<bool>) {
         };
         pair.post(0, &qp, at, op, &[pair.sge(0, SOURCE, *length)]);
     }
-    let mut lost = lost.into_iter();
-    pair.fate = Box::new(move |from, _| usize::from(from != 0 || !lost.next().unwrap_or(false)));
-    pair.run(SECOND);
+    let (mut lost, mut count) = (lost.into_iter(), 0);
+    pair.fate = Box::new(move |from, _| {
+        let is_lost = from == 0 && count < LOST && lost.next().unwrap_or(false);
+        count += usize::from(is_lost);
+        usize::from(!is_lost)
+    });
+    pair.run(LONG);
     assert_eq!(pair.completions(0).len(), lengths.len());
     let copied = pair.nodes[1].buffer.copied_in();
     for (at, length) in lengths.iter().enumerate() {
@@ -53,6 +61,12 @@ fn check(lengths: &[u32], lost: Vec<bool>) {
 #[test]
 fn the_last_byte_of_a_write_of_one_packet_and_of_more_is_last() {
     check(&[1, 1, 900, 900, 9000, 9000, SLOT, SLOT], Vec::new());
+}
+
+#[test]
+fn the_last_byte_of_a_write_is_last_where_many_are_lost_in_a_row() {
+    check(&[1], vec![true; LOST]);
+    check(&[SLOT; 15], vec![true; LOST]);
 }
 
 proptest! {

@@ -5,12 +5,16 @@ use crate::verbs::event::Event;
 use crate::worker::event_queue::EventQueue;
 use crate::worker::sleep;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use trunkline_conn::time::{Instant, MILLISECOND};
 use trunkline_dataplane::LinkChanges;
 
 /// Number of a node's one port (`ibv_port_attr`, `ibv_async_event::element.port_num`): ports count
 /// from 1.
 pub(crate) const PORT: u8 = 1;
+/// Between looks at the link by a worker that does not sleep: each is a system call.
+const BETWEEN_LOOKS_NS: u64 = 10 * MILLISECOND;
 
 /// The link of a port that says when it changes.
 #[derive(Debug)]
@@ -22,6 +26,8 @@ pub(crate) struct Link {
     any: OwnedFd,
     /// Where the program finds what is told.
     events: Arc<EventQueue<Event>>,
+    /// How often it came up.
+    ups: AtomicU32,
 }
 
 #[derive(Debug)]
@@ -62,6 +68,7 @@ impl Link {
             changed,
             any,
             events: Arc::clone(events),
+            ups: AtomicU32::new(0),
         })
     }
 
@@ -70,6 +77,7 @@ impl Link {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(works) = state.next() {
             self.events.push_port(works);
+            self.ups.fetch_add(works.into(), Ordering::Relaxed);
         }
         state.works
     }
@@ -82,6 +90,46 @@ impl Link {
     /// A descriptor that is readable when the link may have changed, or while events wait.
     pub(crate) fn any(&self) -> BorrowedFd<'_> {
         self.any.as_fd()
+    }
+}
+
+/// What a worker knows of the link.
+#[derive(Debug)]
+pub(crate) struct LinkView {
+    link: Arc<Link>,
+    /// How often it had come up when this was taken up last.
+    ups: u32,
+    look_at: Instant,
+}
+
+impl LinkView {
+    /// What the link is now is no news.
+    pub(crate) fn new(link: Arc<Link>) -> Self {
+        let ups = link.ups.load(Ordering::Relaxed);
+        Self {
+            link,
+            ups,
+            look_at: Instant::ZERO,
+        }
+    }
+
+    /// A worker that polls sleeps on no descriptor: it looks at the link from time to time.
+    pub(crate) fn look(&mut self, now: Instant) {
+        if now >= self.look_at {
+            self.look_at = now + BETWEEN_LOOKS_NS;
+            self.link.look();
+        }
+    }
+
+    /// Whether the link has come up since the last time that it was [taken up](Self::take_up).
+    pub(crate) fn came_up(&self) -> bool {
+        self.link.ups.load(Ordering::Relaxed) != self.ups
+    }
+
+    /// Whether the link has come up, asked once.
+    pub(crate) fn take_up(&mut self) -> bool {
+        let ups = self.link.ups.load(Ordering::Relaxed);
+        std::mem::replace(&mut self.ups, ups) != ups
     }
 }
 

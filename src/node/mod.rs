@@ -11,7 +11,7 @@ pub(crate) mod state_bytes;
 
 use crate::error::Error;
 use crate::node::life::{Down, Health, Life};
-use crate::node::link::Link;
+use crate::node::link::{Link, LinkView};
 use crate::node::ports::PortKind;
 use crate::node::shared::{Own, Shared};
 use crate::node::state_bytes::StateBytes;
@@ -25,6 +25,7 @@ use crate::service::Serving;
 use crate::verbs::connection::{Connection, ConnectionOptions};
 use crate::verbs::cq::Cq;
 use crate::verbs::mr::{Pd, PdInner};
+use crate::verbs::qp::QpAddress;
 use crate::worker::clock::Clock;
 use crate::worker::core::{Core, CoreConfig};
 use crate::worker::deadline::Deadline;
@@ -140,7 +141,7 @@ impl Builder {
 
     /// What carries its packets: a UDP socket if not set.
     #[must_use]
-    pub const fn port(mut self, kind: PortKind) -> Self {
+    pub fn port(mut self, kind: PortKind) -> Self {
         self.port = kind;
         self
     }
@@ -349,7 +350,7 @@ impl Builder {
             extra_source_ports: self.source_ports,
             ..UdpConfig::new(self.address)
         };
-        let ports = self.port.open(&config, self.all_workers()?)?;
+        let ports = self.port.open(&config, self.all_workers()?)?.ports;
         self.config.engine.control = self.control.unwrap_or_default();
         let default = self.status.is_none();
         self.status = self.status.or(Some(true));
@@ -413,8 +414,9 @@ impl Builder {
         };
         let mut handles = Vec::with_capacity(cores.len());
         let places = cores.into_iter().zip(ports).zip(wakeups);
-        for (index, (own, wakeup)) in (0..).zip(places) {
-            let mut handle = WorkerHandle::new(Arc::clone(&life), index, own, wakeup)?;
+        for (index, ((mut core, port), wakeup)) in (0..).zip(places) {
+            core.link = link.clone().map(LinkView::new);
+            let mut handle = WorkerHandle::new(Arc::clone(&life), index, (core, port), wakeup)?;
             handle.link = link.clone().filter(|_| index == 0);
             handles.push(Arc::new(handle));
         }
@@ -551,6 +553,11 @@ impl Node {
     /// Its workers. The worker of a QP shows in its number.
     pub fn workers(&self) -> Workers {
         self.shared.workers
+    }
+
+    /// The worker for a QP that talks to `peer` where few connections are wanted; `None`: any.
+    pub fn worker_facing(&self, peer: &QpAddress) -> Option<u8> {
+        self.shared.facing(peer.gid.address(), peer.qpn)
     }
 
     /// Whether it works, and why not.

@@ -1,19 +1,25 @@
 //! What carries the packets of a node.
 
+mod family;
+
+pub use family::{PortFamily, PortRequest, PortSource};
+
 use crate::error::Error;
 use crate::worker::core::PortBox;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
+use std::sync::Arc;
 use trunkline_dataplane::link::Device;
 use trunkline_dataplane::{
-    LinkAddress, LinkConfig, LinkOpenError, LinkPort, PacketDevice, UdpConfig, UdpPort, XdpConfig,
-    XdpDevice,
+    InterfaceName, LinkAddress, LinkConfig, LinkOpenError, LinkPort, PacketDevice, UdpConfig,
+    UdpPort, XdpConfig, XdpDevice, XdpMode,
 };
 use trunkline_wire::{ROCE_PORT, Workers};
 
 /// What carries the packets of a node ([`Builder::port`](crate::Builder::port)).
-#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+#[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum PortKind {
     /// A UDP socket: any Linux, no privilege.
@@ -28,65 +34,194 @@ pub enum PortKind {
     /// part of the kernel's stack sees the packets of the node; without copies where the driver can
     /// do that. The node has as many workers as the interface has receive queues.
     Xdp,
+    /// [`Xdp`](Self::Xdp) where the driver can do without copies, else [`Udp`](Self::Udp): the
+    /// fastest that needs no choice.
+    Auto,
+    /// One that another crate brings.
+    Other(Arc<dyn PortSource>),
+}
+
+/// What a port was found to be that was opened for a moment.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct PortTrial {
+    /// Workers that a node on it has to have; `None`: any number.
+    pub workers: Option<u8>,
+    /// What there is to know of it beside that it works.
+    pub how: Option<String>,
 }
 
 impl PortKind {
-    /// All there are.
-    pub const ALL: [Self; 3] = [Self::Udp, Self::Packet, Self::Xdp];
+    /// Those that are always there, from the one that asks for least.
+    pub const BUILT_IN: [Self; 4] = [Self::Udp, Self::Packet, Self::Xdp, Self::Auto];
 
-    /// What it is called on command lines.
-    pub const fn name(self) -> &'static str {
+    /// What it is called on command lines, up to a colon.
+    pub fn name(&self) -> &'static str {
         match self {
             Self::Udp => "udp",
             Self::Packet => "packet",
             Self::Xdp => "xdp",
+            Self::Auto => "auto",
+            Self::Other(source) => source.family(),
         }
     }
 
-    /// Opens a port of this kind for a moment, as a node on this address would. Gives how many
-    /// workers such a node has to have, where that is not any number.
+    /// What it is, in a line.
+    pub fn about(&self) -> &'static str {
+        match self {
+            Self::Udp => "a UDP socket",
+            Self::Packet => "raw frames by an AF_PACKET socket; it takes CAP_NET_RAW",
+            Self::Xdp => {
+                "raw frames by AF_XDP, a worker for each receive queue; it takes CAP_NET_RAW, \
+                 CAP_NET_ADMIN and CAP_BPF"
+            }
+            Self::Auto => "xdp where the driver can do without copies, else udp",
+            Self::Other(source) => source.about(),
+        }
+    }
+
+    /// Looks whether a node at each of these addresses can have a port of this kind, as far as that
+    /// shows before one is opened.
+    ///
+    /// # Errors
+    /// They exclude each other.
+    pub fn check_together(&self, addresses: &[IpAddr]) -> Result<(), PortConflict> {
+        let port = || self.to_string();
+        match self {
+            Self::Xdp => {
+                let mut taken = BTreeMap::new();
+                for &second in addresses {
+                    // One that is not there is refused when a port is opened.
+                    let Ok(Some(interface)) = InterfaceName::of(second) else {
+                        continue;
+                    };
+                    if let Some(first) = taken.insert(interface.to_string(), second) {
+                        return Err(PortConflict::Interface {
+                            port: port(),
+                            interface,
+                            addresses: [first, second],
+                        });
+                    }
+                }
+                Ok(())
+            }
+            Self::Other(source) if addresses.len() > 1 => match source.excludes_others() {
+                None => Ok(()),
+                Some(helps) => Err(PortConflict::Device {
+                    port: port(),
+                    helps,
+                }),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    /// Opens a port of this kind for a moment, as a node on this address would.
     ///
     /// # Errors
     /// As [`Builder::build`](crate::Builder::build): the address cannot be had, or the system lacks
     /// what this kind takes.
-    pub fn try_on(self, address: IpAddr) -> Result<Option<u8>, Error> {
+    pub fn try_on(&self, address: IpAddr) -> Result<PortTrial, Error> {
         let workers = match self {
-            Self::Udp | Self::Packet => None,
             Self::Xdp => Some(LinkAddress::take(address, ROCE_PORT)?.queues()?),
+            _ => None,
         };
-        let config = UdpConfig::new(address);
-        drop(self.open(&config, workers.unwrap_or(Workers::ONE))?);
-        Ok(workers.map(Workers::count))
+        let opened = self.open(&UdpConfig::new(address), workers.unwrap_or(Workers::ONE))?;
+        Ok(PortTrial {
+            workers: workers.map(Workers::count),
+            how: opened.how,
+        })
+    }
+
+    /// A port of this kind without a node, for programs that measure what it does by itself.
+    ///
+    /// # Errors
+    /// As [`Builder::build`](crate::Builder::build).
+    pub fn open_alone(&self, address: IpAddr) -> Result<PortBox, Error> {
+        let mut opened = self.open(&UdpConfig::new(address), Workers::ONE)?;
+        Ok(opened.ports.pop().expect("a port for each worker"))
     }
 
     /// Opens a port of this kind for each worker.
     ///
     /// # Errors
     /// The address cannot be had, or the system lacks what this kind takes.
-    pub(super) fn open(self, config: &UdpConfig, workers: Workers) -> Result<Vec<PortBox>, Error> {
+    pub(super) fn open(&self, config: &UdpConfig, workers: Workers) -> Result<Opened, Error> {
         match self {
             Self::Udp => {
                 let group = UdpPort::open_group(config, workers)?;
-                Ok(group.into_iter().map(boxed).collect())
+                let ports: Vec<_> = group.into_iter().map(boxed).collect();
+                Ok(ports.into())
             }
             Self::Packet => {
                 let at = LinkAddress::take(config.address, config.port)?;
                 let devices = PacketDevice::open_group(&at, workers)?;
-                Ok(on(&at, devices, config)?)
+                Ok(Opened::from(on(&at, devices, config)?))
             }
-            Self::Xdp => {
-                let at = LinkAddress::take(config.address, config.port)?;
-                at.check_queues(workers)?;
-                let queues = (0..workers.count().into()).map(|queue| XdpConfig {
-                    queue,
-                    ..XdpConfig::new(at.interface().index, config.address)
+            Self::Xdp => open_xdp(config, workers, XdpMode::Generic),
+            Self::Auto => match open_xdp(config, workers, XdpMode::ZeroCopy) {
+                Ok(opened) => Ok(Opened {
+                    how: Some("takes xdp, without copies".to_owned()),
+                    ..opened
+                }),
+                Err(error) => {
+                    tracing::debug!(%error, "a UDP socket is taken, as AF_XDP would be no faster");
+                    Ok(Opened {
+                        how: Some("takes udp".to_owned()),
+                        ..Self::Udp.open(config, workers)?
+                    })
+                }
+            },
+            Self::Other(source) => {
+                let request = PortRequest {
+                    address: config.address,
+                    udp_port: config.port,
+                    extra_source_ports: config.extra_source_ports,
+                    workers,
+                };
+                let opened = source.open(&request).map_err(|source| Error::OpenOther {
+                    port: self.to_string(),
+                    source,
                 });
-                let queues: Vec<_> = queues.collect();
-                let devices = XdpDevice::open_group(&queues).map_err(LinkOpenError::from)?;
-                Ok(on(&at, devices, config)?)
+                opened.map(Opened::from)
             }
         }
     }
+}
+
+/// A port for each worker.
+pub(super) struct Opened {
+    pub(super) ports: Vec<PortBox>,
+    /// What there is to know of them.
+    how: Option<String>,
+}
+
+impl From<Vec<PortBox>> for Opened {
+    fn from(ports: Vec<PortBox>) -> Self {
+        Self { ports, how: None }
+    }
+}
+
+/// Ports of AF_XDP whose frames get to them in the way `least`, or a faster one.
+fn open_xdp(config: &UdpConfig, workers: Workers, least: XdpMode) -> Result<Opened, Error> {
+    let at = LinkAddress::take(config.address, config.port)?;
+    at.check_queues(workers)?;
+    let queues = (0..workers.count().into()).map(|queue| XdpConfig {
+        queue,
+        ..XdpConfig::new(at.interface().index, config.address)
+    });
+    let queues: Vec<_> = queues.collect();
+    let devices = XdpDevice::open_group(&queues).map_err(LinkOpenError::from)?;
+    let mode = devices[0].mode();
+    if least == XdpMode::ZeroCopy && mode != least {
+        return Err(LinkOpenError::Copies {
+            interface: at.interface().name,
+        }
+        .into());
+    }
+    Ok(Opened {
+        ports: on(&at, devices, config)?,
+        how: Some(mode.about().to_owned()),
+    })
 }
 
 /// Ports of raw frames that these devices carry.
@@ -108,38 +243,94 @@ fn boxed(port: impl trunkline_dataplane::Port + Send + 'static) -> PortBox {
 
 impl fmt::Display for PortKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+        match self {
+            Self::Other(source) => write!(f, "{}:{source}", source.family()),
+            _ => f.pad(self.name()),
+        }
     }
 }
 
-/// No port is called that.
+/// By what they are called.
+impl PartialEq for PortKind {
+    fn eq(&self, other: &Self) -> bool {
+        self.to_string() == other.to_string()
+    }
+}
+
+impl Eq for PortKind {}
+
+/// Why two nodes of a program cannot have ports of one kind.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("no port is called {0:?}: udp, packet or xdp")]
-pub struct UnknownPort(String);
+#[non_exhaustive]
+pub enum PortConflict {
+    /// An interface has one such port.
+    #[error(
+        "{port} takes an interface for one node, and {interface} has both {} and {}: give \
+         addresses of two interfaces, or another kind of port", addresses[0], addresses[1]
+    )]
+    Interface {
+        /// What it is called.
+        port: String,
+        /// The interface.
+        interface: InterfaceName,
+        /// The two that it has.
+        addresses: [IpAddr; 2],
+    },
+    /// The device that it names has one user.
+    #[error("{port} is a port of one node: {helps}")]
+    Device {
+        /// What it is called.
+        port: String,
+        /// What helps.
+        helps: &'static str,
+    },
+}
+
+/// Why a text says no port.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UnknownPort {
+    /// Nothing is called that.
+    #[error("no port is called {text:?}: {known}")]
+    Name {
+        /// The text.
+        text: String,
+        /// What there is.
+        known: String,
+    },
+    /// What follows the name is wrong.
+    #[error("port {text:?}: {source}")]
+    Source {
+        /// The text.
+        text: String,
+        /// What is wrong.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
 
 impl FromStr for PortKind {
     type Err = UnknownPort;
 
     fn from_str(text: &str) -> Result<Self, UnknownPort> {
-        let found = Self::ALL.into_iter().find(|kind| kind.name() == text);
-        found.ok_or_else(|| UnknownPort(text.to_owned()))
+        let mut built_in = Self::BUILT_IN.into_iter();
+        if let Some(kind) = built_in.find(|kind| kind.name() == text) {
+            return Ok(kind);
+        }
+        let (name, rest) = text.split_once(':').unwrap_or((text, ""));
+        let text = || text.to_owned();
+        let Some(family) = family::named(name) else {
+            let (text, known) = (text(), family::known(name));
+            return Err(UnknownPort::Name { text, known });
+        };
+        match family.source(rest) {
+            Ok(source) => Ok(Self::Other(source)),
+            Err(source) => Err(UnknownPort::Source {
+                text: text(),
+                source,
+            }),
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_kind_is_found_by_its_name_and_nothing_else_is() {
-        for kind in PortKind::ALL {
-            assert_eq!(kind.to_string().parse(), Ok(kind));
-        }
-        for text in ["", "UDP", "udp ", "dpdk"] {
-            let refused = text.parse::<PortKind>().expect_err("no such port");
-            let names = PortKind::ALL.map(PortKind::name);
-            let said = refused.to_string();
-            assert!(names.iter().all(|name| said.contains(name)), "{said}");
-        }
-    }
-}
+mod tests;

@@ -14,6 +14,7 @@ use crate::worker::core::Core;
 use crate::worker::event_queue::EventQueue;
 use crate::worker::handle::WorkerHandle;
 use crate::worker::thread::Thread;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -272,6 +273,17 @@ impl Shared {
         let next = |at: u8| Some((at + 1) % count);
         let dealt = dealt.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
         dealt.unwrap_or(0)
+    }
+
+    /// The worker that faces that of a peer's QP; `None` where nothing is known of the peer's
+    /// workers, or there is one of this node.
+    pub(crate) fn facing(&self, peer: IpAddr, qpn: Qpn) -> Option<u8> {
+        if self.workers == Workers::ONE {
+            return None;
+        }
+        let known = |handle: &Arc<WorkerHandle>| handle.core().ok()?.engine.peer(peer.into());
+        let theirs = self.handles().iter().find_map(known)?;
+        Some(self.workers.facing(theirs, qpn.get()))
     }
 
     /// The worker that a program chose, or the one whose turn it is.

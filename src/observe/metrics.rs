@@ -106,6 +106,8 @@ fn engine(registry: &mut Registry, counters: Counters) {
         failovers: "Flows that moved because their connection died",
         narrowed: "Times that a path was found to carry no large packets any more",
         widened: "Times that such a path was found to carry larger ones again",
+        source_port_changed: "Times that a connection went on to another UDP source port, as its \
+            packets came out at the wrong worker of the peer",
         resegmented: "Flows that sent anew what packets had carried that became too large for \
             their path",
         control_overflow: "Control messages that asked for too much at once",
@@ -151,6 +153,9 @@ fn port(registry: &mut Registry, counters: PortCounters) {
         refused: "Datagrams dropped when sending: refused for another reason",
         split: "Super-packets the machine refused, sent as single datagrams instead",
         malformed: "Datagrams dropped when receiving: truncated, or with unusable ancillary data",
+        foreign: "Frames dropped when receiving: for others, or of protocols that nobody here \
+            speaks",
+        missed: "Frames lost before they were received: there was no room for them",
     });
 }
 

@@ -715,9 +715,8 @@ impl Pools {
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let standing = self.standing.front().map(|(at, _)| *at);
         let reclaim = (!self.idle_since.is_empty()).then_some(self.reclaim_at);
-        let pauses = self.busy.values().filter_map(|busy| busy.again);
-        let others = [reclaim, standing, self.turns.next_timeout()];
-        pauses.chain(others.into_iter().flatten()).min()
+        let pauses = self.busy.values().filter_map(|busy| busy.again).min();
+        Instant::earliest([reclaim, standing, self.turns.next_timeout(), pauses])
     }
 }
 

@@ -304,7 +304,8 @@ impl EventChannel {
                     self.0.destroy(id);
                     return None;
                 };
-                let id = CmId::new(&self.0, id, listener.0.kind);
+                let asking = (peer.ip(), params.qpn);
+                let id = CmId::requested(&self.0, id, listener.0.kind, asking);
                 let kind = CmEventKind::ConnectRequest {
                     listener,
                     peer,

@@ -200,8 +200,7 @@ impl CmDriver {
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        let timers = [self.manager.poll_timeout(), self.resolver.poll_timeout()];
-        timers.into_iter().flatten().min()
+        Instant::earliest([self.manager.poll_timeout(), self.resolver.poll_timeout()])
     }
 
     /// A QP of this worker has its connection at another one.

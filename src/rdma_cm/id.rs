@@ -17,7 +17,7 @@ use trunkline_cm::rdma::{Error as CmError, Id, Kind, Params, QpAttributes, Setti
 use trunkline_conn::mem::Access;
 use trunkline_conn::time::Instant;
 use trunkline_qpmap::{Attributes, QpModify, QpType, VerbsError};
-use trunkline_wire::{Gid, Worker};
+use trunkline_wire::{Gid, Qpn, Worker};
 
 /// An ID (`struct rdma_cm_id`). The last clone gives it up (`rdma_destroy_id(3)`): a listener
 /// refuses what waits, a connection ends.
@@ -34,6 +34,8 @@ pub(crate) struct IdInner {
     /// The program has heard that the connection, or the attempt at one, is over.
     over: AtomicBool,
     peer: Mutex<Option<SocketAddr>>,
+    /// Of a request: where it came from, and the QP that asks.
+    asking: Option<(IpAddr, Qpn)>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -51,6 +53,20 @@ impl fmt::Debug for CmId {
 
 impl CmId {
     pub(crate) fn new(channel: &Arc<Channel>, id: Id, kind: Kind) -> Self {
+        Self::with(channel, id, kind, None)
+    }
+
+    /// That of a request: where it came from, and the QP that asks.
+    pub(crate) fn requested(
+        channel: &Arc<Channel>,
+        id: Id,
+        kind: Kind,
+        asking: (IpAddr, Qpn),
+    ) -> Self {
+        Self::with(channel, id, kind, Some(asking))
+    }
+
+    fn with(channel: &Arc<Channel>, id: Id, kind: Kind, asking: Option<(IpAddr, Qpn)>) -> Self {
         let new = Self(Arc::new(IdInner {
             channel: Mutex::new(Arc::clone(channel)),
             id,
@@ -59,6 +75,7 @@ impl CmId {
             told: AtomicBool::new(false),
             over: AtomicBool::new(false),
             peer: Mutex::default(),
+            asking,
         }));
         channel.node.here().ids.enter(&new);
         new
@@ -249,9 +266,7 @@ impl CmId {
         };
         let options = QpOptions {
             kind,
-            // One worker does all there is to do for the connection, if the program has no other
-            // wish.
-            worker: options.worker.or_else(|| Some(self.worker())),
+            worker: options.worker.or_else(|| Some(self.worker_of_qp())),
             ..options.clone()
         };
         let channel = self.channel();
@@ -287,6 +302,15 @@ impl CmId {
             qp.modify(&QpModify::Rts(attributes))?;
         }
         Ok(own.insert(qp).clone())
+    }
+
+    /// The worker for its QP, if the program has no wish: that of the ID, so that one worker does
+    /// all there is to do for the connection. But where a known node of several workers asks, the
+    /// one that faces the worker of its QP: each pair of workers that talk needs connections.
+    fn worker_of_qp(&self) -> u8 {
+        let asking = self.0.asking.filter(|_| self.0.kind == Kind::Rc);
+        let facing = asking.and_then(|(peer, qpn)| self.channel().node.facing(peer, qpn));
+        facing.unwrap_or_else(|| self.worker())
     }
 
     /// The QP it has.

@@ -226,7 +226,7 @@ impl<R: Routes> Resolver<R> {
 
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let due = self.due.first().map(|&(at, _)| at);
-        [due, self.tidy_at].into_iter().flatten().min()
+        Instant::earliest([due, self.tidy_at])
     }
 
     /// Looks at a neighbour; it waits on where nothing is decided.

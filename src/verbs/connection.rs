@@ -45,6 +45,9 @@ impl Default for ConnectionOptions {
     }
 }
 
+/// Most UDP source ports of a connection.
+const MOST_SOURCE_PORTS: usize = 8;
+
 impl ConnectionOptions {
     /// Whether everything is in its range, at a node that has `ports` UDP source ports.
     fn check(&self, ports: usize) -> Result<(), VerbsError> {
@@ -53,7 +56,7 @@ impl ConnectionOptions {
             (
                 "source_ports",
                 self.source_ports,
-                Allowed::Range(1, ports as u32),
+                Allowed::Range(1, ports.min(MOST_SOURCE_PORTS) as u32),
             ),
         ];
         settings

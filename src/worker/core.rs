@@ -1,5 +1,6 @@
 //! The heart of a worker: engine, connection managers and pools, joined by one loop.
 
+use crate::node::link::LinkView;
 use crate::node::state_bytes::StateBytes;
 use crate::observe::capture::Capture;
 use crate::observe::cm_counters::CmCounters;
@@ -14,6 +15,9 @@ use crate::verbs::qp::Qp;
 use crate::worker::clock::Clock;
 use crate::worker::deadline::Deadline;
 use crate::worker::event_queue::EventQueue;
+use crate::worker::management::{
+    ManagementSender, check_management, concerns_here, deliver, manage,
+};
 use crate::worker::messages::{HandOvers, Messages, WorkerMessage};
 use crate::worker::new_qps::NewQps;
 use crate::worker::wakeup::Wakeup;
@@ -22,14 +26,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use trunkline_cm::ib::Guids;
 use trunkline_cm::{Concerns, Config as CmConfig, Identity, NodeCm, Outgoing, gsi};
-use trunkline_conn::egress::Transmitted;
-use trunkline_conn::ingress::Arrival;
 use trunkline_conn::secret::{Purpose, Secret, Stream};
 use trunkline_conn::time::{Instant, SECOND};
 use trunkline_dataplane::{Port, PortError};
 use trunkline_qpmap::regions::RegionTable;
 use trunkline_qpmap::{Attributes, Config, Engine, Event as EngineEvent, QpModify, VerbsError};
-use trunkline_wire::{Gid, IpFields, MAD_LEN, Path, Psn, Qpn, ROCE_PORT, Worker, Workers};
+use trunkline_wire::{Gid, Psn, Qpn, ROCE_PORT, Workers};
 
 /// Datagrams taken from the port per round.
 const BURST: usize = 256;
@@ -103,6 +105,8 @@ pub(crate) struct Core {
     said_goodbye: bool,
     /// The way to the other workers, if there are any.
     pub(crate) messages: Option<Messages>,
+    /// The link of the node's port, if that tells of it.
+    pub(crate) link: Option<LinkView>,
 }
 
 impl std::fmt::Debug for Core {
@@ -191,6 +195,7 @@ impl Core {
             unsent: None,
             said_goodbye: false,
             messages,
+            link: None,
         }
     }
 
@@ -310,6 +315,7 @@ impl Core {
         if received > 0 {
             now = self.clock.now();
         }
+        self.heed_link(now);
         self.engine.handle_timeout(now);
         self.manager.handle_timeout(now);
         self.cm.handle_timeout(now, &self.recorder);
@@ -317,6 +323,17 @@ impl Core {
         self.pump(now);
         let sent = self.transmit(port, now);
         Ok(received > 0 || sent)
+    }
+
+    /// Where the link has come up, what is in flight does not wait for as long as it was down.
+    fn heed_link(&mut self, now: Instant) {
+        let Some(link) = &mut self.link else {
+            return;
+        };
+        link.look(now);
+        if link.take_up() {
+            self.engine.link_up(now);
+        }
     }
 
     /// Puts what was posted since the last round into the port. Gives whether that was anything;
@@ -426,17 +443,26 @@ impl Core {
             read += 1;
             // It may have been sent since the core was taken, about a QP made since then.
             new_qps.take_up(self);
-            self.take_up(now, message);
+            let may_go_on = |taken| read + taken < BURST && !new_qps.is_waiting();
+            read += self.take_up(now, message, may_go_on);
         }
         read
     }
 
-    fn take_up(&mut self, now: Instant, message: WorkerMessage) {
+    /// Takes up a message, and packets behind one, as long as that `may` go on; gives how many
+    /// these were.
+    fn take_up(
+        &mut self,
+        now: Instant,
+        message: WorkerMessage,
+        may_go_on: impl Fn(usize) -> bool,
+    ) -> usize {
         let Self {
             engine,
             manager,
             pools,
             cm,
+            messages,
             ..
         } = self;
         let mut context = PoolContext {
@@ -445,8 +471,10 @@ impl Core {
             manager,
         };
         match message {
-            WorkerMessage::Packet(packet) => {
-                context.engine.handle_datagram(now, &packet.0, &packet.1)
+            WorkerMessage::Packet(first) => {
+                let burst = context.engine.burst_handed_over(now);
+                let messages = messages.as_mut().expect("it came by them");
+                return messages.take_in(burst, first, may_go_on);
             }
             WorkerMessage::Mad(mad) => {
                 let (path, mad, concerns) = *mad;
@@ -469,6 +497,7 @@ impl Core {
             WorkerMessage::Loop(ask) => pools.looped_to(&mut context, &ask),
             WorkerMessage::Looped(near, far) => pools.looped(&mut context, &near, far.as_ref()),
         }
+        0
     }
 
     /// Hands over what the peers of this worker have for other ones.
@@ -498,15 +527,19 @@ impl Core {
                 || self.cm.manager.has_outgoing()
         };
         // What came up when packets were built is told in the next round.
-        let news = self.engine.has_events();
+        let came_up = self.link.as_ref().is_some_and(LinkView::came_up);
+        let news = self.engine.has_events() || came_up;
         busy || news || self.messages.as_mut().is_some_and(Messages::is_busy)
     }
 
     /// Whether there is nothing to do until a packet comes, a timer is due or a program asks for
     /// something, and nothing waits in the port.
     pub(crate) fn is_idle(&mut self, port: &(dyn Port + Send)) -> bool {
-        let later = |at| at > self.clock.now();
-        let rests = port.full().is_none() && self.next_timeout().is_none_or(later);
+        let now = self.clock.now();
+        if let Some(link) = &mut self.link {
+            link.look(now);
+        }
+        let rests = port.full().is_none() && self.next_timeout().is_none_or(|at| at > now);
         rests && !self.is_busy(port)
     }
 
@@ -619,13 +652,12 @@ impl Core {
 
     /// When the next timer is due.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        let timers = [
+        Instant::earliest([
             self.engine.poll_timeout(),
             self.manager.poll_timeout(),
             self.cm.poll_timeout(),
             self.pools.next_timeout(),
-        ];
-        timers.into_iter().flatten().min()
+        ])
     }
 }
 
@@ -689,52 +721,6 @@ fn exchange_events(context: &mut PoolContext<'_>, pools: &mut Pools, cm: &mut Cm
     }
 }
 
-/// A management datagram, if it is whole. Foreign peers use identifications that a UDP socket does
-/// not see: where the predicted one is wrong, the right one is solved for.
-fn check_management<'a>(arrival: &Arrival, datagram: &'a [u8]) -> Option<&'a [u8; MAD_LEN]> {
-    gsi::parse_checked(&arrival.path, arrival.identification, datagram).ok()
-}
-
-/// Hands a management datagram to the workers that it is for; gives whom it concerns here, if it is
-/// for this one too.
-fn deliver(messages: &mut Messages, path: &Path, mad: &[u8; MAD_LEN]) -> Option<Concerns> {
-    let (concerns, at) = Concerns::and_worker(mad, messages.workers());
-    let to = at.worker(messages.workers()).unwrap_or_else(|| {
-        for other in messages.workers().iter().map(Worker::index) {
-            if other != messages.own() {
-                messages.pass_on_management(other, path, mad, concerns);
-            }
-        }
-        messages.own()
-    });
-    if to == messages.own() {
-        return Some(concerns);
-    }
-    messages.pass_on_management(to, path, mad, concerns);
-    None
-}
-
-/// Whom a management datagram concerns at a node that shares connections, or does not: to the
-/// manager of ordinary hosts the service of Trunkline nodes is one that nobody offers.
-const fn concerns_here(sharing: bool, concerns: Concerns) -> Concerns {
-    if sharing { concerns } else { Concerns::Ibta }
-}
-
-fn manage(
-    now: Instant,
-    (manager, cm): (&mut NodeCm<Stream>, &mut CmDriver),
-    path: &Path,
-    mad: &[u8; MAD_LEN],
-    concerns: Concerns,
-) {
-    if concerns != Concerns::Ibta {
-        manager.handle_mad(now, path, mad);
-    }
-    if concerns != Concerns::Nodes {
-        cm.manager.handle_mad(now, path, mad);
-    }
-}
-
 /// An identity with the GUID that the program gave, if it gave one.
 fn draw_identity(guid: Option<u64>, secret: &Secret) -> Identity {
     let mut random = secret.stream(Purpose::Identity);
@@ -749,52 +735,5 @@ fn draw_psn(random: &mut Stream) -> Psn {
     Psn::from_wire(random.next_u64() as u32)
 }
 
-/// Sends what connection managers have to say.
-struct ManagementSender<'a> {
-    manager: &'a mut NodeCm<Stream>,
-    cm: &'a mut CmDriver,
-    recorder: &'a Recorder,
-    capture: Option<&'a Capture>,
-    address: std::net::IpAddr,
-    psn: &'a mut Psn,
-    unsent: &'a mut Option<Outgoing>,
-    sent: bool,
-}
-
-impl ManagementSender<'_> {
-    /// Sends one message, if there is one and the port has room for it.
-    fn send(&mut self, port: &mut (dyn Port + Send)) -> Transmitted {
-        // Who is asked what it is hears so before our answer, and its QPs are known in time.
-        let next = self.unsent.take();
-        let next = next.or_else(|| self.manager.poll_transmit());
-        let next = next.or_else(|| self.cm.manager.poll_transmit());
-        let Some(message) = next else {
-            return Transmitted::Nothing;
-        };
-        let path = Path {
-            src: self.address,
-            dst: message.route.remote,
-            src_port: port.source_ports().first().copied().unwrap_or(ROCE_PORT),
-            traffic_class: 0,
-            ip: IpFields::DEFAULT,
-        };
-        let Some(slot) = port.reserve(&path, gsi::LEN) else {
-            *self.unsent = Some(message);
-            return Transmitted::NoRoom;
-        };
-        let out = slot
-            .datagram
-            .first_chunk_mut()
-            .expect("exactly that much was reserved");
-        gsi::build(&path, slot.identification, *self.psn, &message.mad, out);
-        if let Some(capture) = self.capture {
-            capture.sent(&path, slot.identification, out);
-        }
-        *self.psn = self.psn.advance(1);
-        port.commit();
-        self.recorder.message_sent();
-        probes::cm_sent(message.route.remote, &message.mad);
-        self.sent = true;
-        Transmitted::Packet
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,7 @@
 //! Anybody can make packets come out at the wrong worker, so that these have a queue of their own,
 //! which is read after the other one.
 
+use crate::platform::NodePlatform;
 use crate::verbs::connection::ConnectionOptions;
 use crate::worker::wakeup::Wakeup;
 use std::collections::VecDeque;
@@ -17,17 +18,30 @@ use trunkline_cm::ib::Met;
 use trunkline_cm::{Concerns, Offer, PeerMode, Quote};
 use trunkline_conn::ingress::Arrival;
 use trunkline_conn::time::Instant;
-use trunkline_qpmap::{CqId, PeerIdentity};
+use trunkline_qpmap::{Burst, CqId, PeerIdentity};
 use trunkline_wire::{BthView, MAD_LEN, Path, Qpn, Worker, Workers};
 
 /// Messages that may wait for one worker in each of its two queues.
 const ROOM: usize = 1024;
+/// Packets whose memory waits to be used again: as many as a worker takes in at a time. Anybody can
+/// have more of them handed over, once.
+const EMPTY: usize = 256;
+
+/// A packet that came out at the wrong worker. Its memory goes back to that one, for others: while
+/// packets are handed over at a steady rate nothing is allocated.
+#[derive(Debug)]
+pub(crate) struct HandedOver {
+    /// The worker that it came out at.
+    from: u8,
+    arrival: Arrival,
+    datagram: Vec<u8>,
+}
 
 /// Something for another worker.
 #[derive(Debug)]
 pub(crate) enum WorkerMessage {
     /// A packet whose number is the other worker's.
-    Packet(Box<(Arrival, Vec<u8>)>),
+    Packet(Box<HandedOver>),
     /// A management datagram, its ICRC checked, with whom it concerns.
     Mad(Box<(Path, [u8; MAD_LEN], Concerns)>),
     /// A QP of an ordinary host that the sender has a new connection with.
@@ -75,11 +89,13 @@ pub(crate) struct Messages {
     pub(crate) counters: HandOvers,
 }
 
-/// What waits for a worker: what must arrive, and what may be lost.
+/// What waits for a worker: what must arrive, what may be lost, and memory of packets that it has
+/// handed over.
 #[derive(Debug)]
 struct Inbox {
     news: Receiver<WorkerMessage>,
     packets: Receiver<WorkerMessage>,
+    empty: Receiver<Box<HandedOver>>,
 }
 
 impl Inbox {
@@ -94,6 +110,7 @@ impl Inbox {
 struct Outbox {
     news: SyncSender<WorkerMessage>,
     packets: SyncSender<WorkerMessage>,
+    empty: SyncSender<Box<HandedOver>>,
     wakeup: Arc<Wakeup>,
     /// News that have to wait for room.
     waiting: VecDeque<WorkerMessage>,
@@ -105,6 +122,7 @@ impl Outbox {
         Self {
             news: self.news.clone(),
             packets: self.packets.clone(),
+            empty: self.empty.clone(),
             wakeup: Arc::clone(&self.wakeup),
             waiting: VecDeque::new(),
         }
@@ -164,16 +182,19 @@ impl Messages {
     /// The ways of all workers to each other, woken by their wakeups.
     pub(crate) fn between(workers: Workers, wakeups: &[Arc<Wakeup>]) -> Vec<Self> {
         let way = |wakeup: &Arc<Wakeup>| {
-            let (news, packets) = (sync_channel(ROOM), sync_channel(ROOM));
+            let (news, packets, empty) =
+                (sync_channel(ROOM), sync_channel(ROOM), sync_channel(EMPTY));
             let outbox = Outbox {
                 news: news.0,
                 packets: packets.0,
+                empty: empty.0,
                 wakeup: Arc::clone(wakeup),
                 waiting: VecDeque::new(),
             };
             let inbox = Inbox {
                 news: news.1,
                 packets: packets.1,
+                empty: empty.1,
             };
             (outbox, inbox)
         };
@@ -217,9 +238,29 @@ impl Messages {
             return false;
         };
         self.counters.packets += 1;
-        let packet = Box::new((*arrival, datagram.to_vec()));
+        let packet = match self.inbox.empty.try_recv() {
+            Ok(mut packet) => {
+                packet.arrival = *arrival;
+                packet.datagram.clear();
+                packet.datagram.extend_from_slice(datagram);
+                packet
+            }
+            Err(_) => Box::new(HandedOver {
+                from: self.own(),
+                arrival: *arrival,
+                datagram: datagram.to_vec(),
+            }),
+        };
         self.try_send(to, WorkerMessage::Packet(packet));
         true
+    }
+
+    /// A packet that was handed over has been taken in: its memory goes back. Where enough waits
+    /// for use, it is freed.
+    fn give_back(&self, packet: Box<HandedOver>) {
+        let _ = self.outboxes[usize::from(packet.from)]
+            .empty
+            .try_send(packet);
     }
 
     /// Hands a management datagram over.
@@ -237,8 +278,12 @@ impl Messages {
     /// Sends what may be lost.
     pub(crate) fn try_send(&mut self, to: u8, message: WorkerMessage) {
         let outbox = &self.outboxes[usize::from(to)];
-        let sent = outbox.post(&outbox.packets, message);
-        self.counters.lost += u64::from(sent.is_err());
+        if let Err(lost) = outbox.post(&outbox.packets, message) {
+            self.counters.lost += 1;
+            if let WorkerMessage::Packet(packet) = lost {
+                self.give_back(packet);
+            }
+        }
     }
 
     /// Sends what must arrive.
@@ -277,6 +322,29 @@ impl Messages {
     pub(crate) fn next(&mut self) -> Option<WorkerMessage> {
         self.found.take().or_else(|| self.inbox.next())
     }
+
+    /// Takes in a packet, and those that come next as long as that `may_go_on`, which is asked when
+    /// one is here; gives how many these were.
+    pub(crate) fn take_in(
+        &mut self,
+        mut burst: Burst<'_, NodePlatform>,
+        first: Box<HandedOver>,
+        may_go_on: impl Fn(usize) -> bool,
+    ) -> usize {
+        let (mut packet, mut taken) = (first, 0);
+        loop {
+            burst.handle_datagram(&packet.arrival, &packet.datagram);
+            self.give_back(packet);
+            packet = match self.next() {
+                Some(WorkerMessage::Packet(next)) if may_go_on(taken) => next,
+                other => {
+                    self.found = other;
+                    return taken;
+                }
+            };
+            taken += 1;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -284,6 +352,7 @@ impl Messages {
 mod tests {
     use super::*;
     use trunkline_conn::ingress::Identification;
+    use trunkline_qpmap::{Config, Engine};
     use trunkline_wire::IpFields;
 
     fn some<const N: usize>() -> [Messages; N] {
@@ -324,9 +393,68 @@ mod tests {
         let Some(WorkerMessage::Packet(packet)) = second.next() else {
             panic!("a packet was handed over");
         };
-        assert_eq!(packet.1, packet_to(5));
+        assert_eq!(packet.datagram, packet_to(5));
         assert!(second.next().is_none() && first.next().is_none());
         assert_eq!((first.counters.packets, first.counters.lost), (1, 0));
+    }
+
+    #[test]
+    fn packets_of_a_steady_rate_are_handed_over_in_the_same_memory() {
+        let [mut first, mut second] = some();
+        let mut memory = Vec::new();
+        for _ in 0..100 {
+            assert!((4..8).all(|low| first.pass_on(&arrival(), &packet_to(2 * low + 1))));
+            let packets = std::iter::from_fn(|| match second.next() {
+                Some(WorkerMessage::Packet(packet)) => Some(packet),
+                _ => None,
+            });
+            let packets: Vec<_> = packets.collect();
+            assert_eq!(packets.len(), 4);
+            memory.extend(packets.iter().map(|packet| packet.datagram.as_ptr()));
+            packets
+                .into_iter()
+                .for_each(|packet| second.give_back(packet));
+        }
+        memory.sort();
+        memory.dedup();
+        assert_eq!(memory.len(), 4);
+    }
+
+    /// Memory that was freed may be had again at the same place, so that it is told by its size.
+    #[test]
+    fn packets_that_a_worker_takes_in_leave_their_memory_to_those_that_come_next() {
+        const LONG: usize = 4000;
+        let [mut first, mut second] = some();
+        let mut engine = Engine::new(Config::default());
+        let mut hand_over = |length| {
+            for _ in 0..4 {
+                let mut packet = packet_to(5);
+                packet.resize(length, 0);
+                assert!(first.pass_on(&arrival(), &packet));
+            }
+            let Some(WorkerMessage::Packet(packet)) = second.next() else {
+                panic!("a packet was handed over");
+            };
+            let room = packet.datagram.capacity();
+            let burst = engine.burst_handed_over(Instant::from_nanos(1));
+            assert_eq!(second.take_in(burst, packet, |_| true), 3);
+            room
+        };
+        hand_over(LONG);
+        for _ in 0..100 {
+            assert!(hand_over(16) >= LONG, "it has new memory");
+        }
+    }
+
+    #[test]
+    fn memory_of_packets_that_nobody_takes_is_used_again_and_bounded() {
+        let [mut first, second] = some();
+        for _ in 0..3 * ROOM {
+            assert!(first.pass_on(&arrival(), &packet_to(5)));
+        }
+        assert_eq!(first.counters.lost, 2 * ROOM as u64);
+        drop(second);
+        assert!(std::iter::from_fn(|| first.inbox.empty.try_recv().ok()).count() <= EMPTY);
     }
 
     fn news(host: u8) -> WorkerMessage {

@@ -5,6 +5,7 @@ pub(crate) mod core;
 pub(crate) mod deadline;
 pub(crate) mod event_queue;
 pub(crate) mod handle;
+mod management;
 pub(crate) mod messages;
 pub(crate) mod new_qps;
 mod port_events;

@@ -51,6 +51,12 @@ impl NewQps {
         Ok(Some((queues, psn)))
     }
 
+    /// Whether any wait to be [taken up](Self::take_up).
+    #[inline]
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Acquire)
+    }
+
     /// The worker takes up what was made since the last time. Without any this costs one load.
     ///
     /// Called wherever the core is taken, and before what another worker says. A packet that
@@ -58,7 +64,7 @@ impl NewQps {
     /// the core is taken, or another worker has: its QP is there.
     #[inline]
     pub(crate) fn take_up(&self, core: &mut Core) {
-        if self.waiting.load(Ordering::Acquire) {
+        if self.is_waiting() {
             self.take_up_made(core);
         }
     }

@@ -7,17 +7,6 @@ use crate::worker::handle::WorkerHandle;
 use std::sync::MutexGuard;
 use trunkline_dataplane::PortEvent;
 
-/// What a round did before it asked its port for packets.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Before {
-    /// It sent something.
-    Sent,
-    /// It sent nothing.
-    Nothing,
-    /// There was nothing to do but to ask.
-    Idle,
-}
-
 impl WorkerHandle {
     /// Packets in, timers, new work, packets out, completions. Gives whether anything happened.
     ///
@@ -33,30 +22,30 @@ impl WorkerHandle {
         let mut port = self.port_for_worker()?;
         let before = self.send_posted(&mut port)?;
         let fetched = port.fetch()?;
-        if before == Before::Idle && !fetched {
+        let mut core = self.core_for_worker()?;
+        // Whoever gets packets need not know whether there was something else to do.
+        if before.is_none() && !fetched && core.is_idle(&**port) {
+            drop(core);
             port.flush()?;
             self.heed(&mut port)?;
             return Ok(false);
         }
-        let mut core = self.core_for_worker()?;
         let worked = core.work(&mut **port, fetched, &self.new_qps)?;
         self.send(&mut port, core)?;
         if let Some(capture) = &self.capture {
             capture.flush();
         }
-        Ok(before == Before::Sent || worked)
+        Ok(before == Some(true) || worked)
     }
 
-    fn send_posted(&self, port: &mut PortBox) -> Result<Before, Error> {
+    /// What was posted leaves. Gives whether that was anything; `None`: nothing was to be done.
+    fn send_posted(&self, port: &mut PortBox) -> Result<Option<bool>, Error> {
         let mut core = self.core_for_worker()?;
-        let Some(sent) = core.send_posted(&mut **port) else {
-            return Ok(match core.is_idle(&**port) {
-                true => Before::Idle,
-                false => Before::Nothing,
-            });
-        };
-        self.send(port, core)?;
-        Ok(if sent { Before::Sent } else { Before::Nothing })
+        let sent = core.send_posted(&mut **port);
+        if sent.is_some() {
+            self.send(port, core)?;
+        }
+        Ok(sent)
     }
 
     /// What is in the port leaves, and what it has to say is heard. Completions can be polled

@@ -3,6 +3,7 @@
 //! | module | what it does |
 //! | --- | --- |
 //! | [`captures`] | recorded traffic of real peers |
+//! | [`netns`] | network namespaces that a link joins |
 //! | [`programs`] | programs that tests start, and how they end |
 //! | [`Rng`] | numbers drawn from a seed |
 //! | [`SilentFile`] | a file whose pages do not come |
@@ -10,6 +11,7 @@
 #![deny(unsafe_code)]
 
 pub mod captures;
+pub mod netns;
 pub mod programs;
 mod rng;
 mod silent_file;

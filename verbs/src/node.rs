@@ -2,8 +2,8 @@
 //!
 //! `TRUNKLINE_SOCKET` names the socket of a service that carries a node, or several with commas
 //! between them. Else `TRUNKLINE_ADDRESS` so names IP addresses of nodes inside the program, driven
-//! by threads of their own, on UDP ports. `TRUNKLINE_PROMOTE` says which memory becomes shared with
-//! a service: never, auto or always.
+//! by threads of their own, and `TRUNKLINE_PORT` what carries their packets. `TRUNKLINE_PROMOTE`
+//! says which memory becomes shared with a service: never, auto or always.
 
 use crate::answer::{Errno, INVALID};
 use crate::complaint::{self, complain};
@@ -16,11 +16,13 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use trunkline::service::several;
-use trunkline::{AttachOptions, Down, Error, Node, Promotion};
+use trunkline::{AttachOptions, Down, Error, Node, PortKind, Promotion};
 
 /// Names of the variables that say where the node is.
 const SOCKET: &str = "TRUNKLINE_SOCKET";
 const ADDRESS: &str = "TRUNKLINE_ADDRESS";
+/// Name of the variable that says what carries the packets of a node inside the program.
+const PORT: &str = "TRUNKLINE_PORT";
 /// Name of the variable that says which memory is promoted.
 const PROMOTE: &str = "TRUNKLINE_PROMOTE";
 /// How long the node goes on for what its peers are owed when the program closes it or exits.
@@ -118,6 +120,20 @@ fn options(device: usize, promote: Option<OsString>) -> Result<AttachOptions, Er
     Ok(AttachOptions { promotion })
 }
 
+/// What carries the packets of a node inside the program.
+///
+/// # Errors
+/// EINVAL: what is set is no kind of port.
+fn port(device: usize, kind: Option<OsString>) -> Result<PortKind, Errno> {
+    let Some(kind) = kind else {
+        return Ok(PortKind::default());
+    };
+    kind.to_string_lossy().parse().map_err(|why| {
+        complain(device, &format!("{PORT}: {why}"));
+        INVALID
+    })
+}
+
 /// How many devices the program is to see.
 ///
 /// # Errors
@@ -180,8 +196,10 @@ impl OpenNode {
             Place::Service(socket) => Node::attach_with(socket, &options(device, set(PROMOTE))?)
                 .inspect_err(|error| complain(device, &complaint::of_service(error)))?,
             Place::Inside(address) => {
+                let port = port(device, set(PORT))?;
                 let node = Node::builder().address(address).guid(guid_at(address));
-                node.build()
+                node.port(port)
+                    .build()
                     .inspect_err(|error| complain(device, &complaint::of_node(error)))?
             }
         };
@@ -354,6 +372,16 @@ mod tests {
         assert_eq!(said(Some("never")), Ok(Promotion::Never));
         assert_eq!(said(Some("always")), Ok(Promotion::Always));
         for word in ["", "Always", "1"] {
+            assert_eq!(said(Some(word)), Err(INVALID), "{word}");
+        }
+    }
+
+    #[test]
+    fn what_carries_packets_is_a_kind_of_port() {
+        let said = |word: Option<&str>| port(0, word.map(OsString::from));
+        assert_eq!(said(None), Ok(PortKind::Udp));
+        assert_eq!(said(Some("packet")), Ok(PortKind::Packet));
+        for word in ["", "Packet", "1"] {
             assert_eq!(said(Some(word)), Err(INVALID), "{word}");
         }
     }

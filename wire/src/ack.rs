@@ -1,5 +1,6 @@
 //! Payload of [`Opcode::SRC_ACK`](crate::Opcode::SRC_ACK): what of the reverse direction arrived,
-//! beside the cumulative acknowledgement in the extension header. Big-endian.
+//! beside the cumulative acknowledgement in the extension header, whose generation is the UDP
+//! source port that packets should leave from no more, or 0. Big-endian.
 //!
 //! ```text
 //! | CE-marked packets so far  |         delay, ns         |  0..8

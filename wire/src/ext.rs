@@ -38,7 +38,8 @@ pub struct SrcExt {
     pub sealed: bool,
     /// Transmissions of this packet number before this one.
     pub attempt: u8,
-    /// Incarnation of the binding of source and destination QP.
+    /// Incarnation of the binding of source and destination QP; of a pure acknowledgement, the UDP
+    /// source port whose packets came out at the wrong worker, or 0.
     pub generation: u16,
     /// Token of the receiving connection.
     pub token: u32,

@@ -63,14 +63,10 @@ impl Ipv4View<'_> {
     }
 
     /// Whether the checksum is right.
+    #[inline]
     pub fn checksum_ok(self) -> bool {
-        checksum(self.0) == 0
+        InternetSum::default().with(self.0).is_whole()
     }
-}
-
-/// The complement of the ones' complement sum of the header's words.
-fn checksum(header: &[u8; Ipv4::LEN]) -> u16 {
-    !InternetSum::default().with(header).folded()
 }
 
 impl Ipv4 {
@@ -128,7 +124,7 @@ impl Ipv4 {
         put(out, 8, [self.ttl, self.protocol, 0, 0]);
         put(out, 12, self.src.octets());
         put(out, 16, self.dst.octets());
-        let sum = checksum(out);
+        let sum = !InternetSum::default().with(out).folded();
         put(out, 10, sum.to_be_bytes());
     }
 

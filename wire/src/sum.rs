@@ -1,48 +1,69 @@
-//! The checksum of the Internet (RFC 1071): UDP over IPv6 needs it.
+//! The checksum of the Internet (RFC 1071): IPv4 headers and UDP over IPv6 need it.
 
 use crate::path::Path;
 use core::net::IpAddr;
 
 /// A sum of 16-bit words that is not folded yet.
+///
+/// Words are added as they lie in memory: the sum of words with their bytes swapped is the sum with
+/// its bytes swapped (RFC 1071, 2), which is put right once at the end.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct InternetSum(u64);
 
 impl InternetSum {
     /// Adds bytes that begin at an even place; an odd one at the end counts as the first of two.
+    #[inline]
     #[must_use]
     pub fn with(self, bytes: &[u8]) -> Self {
-        // Four words at once: carries gather above them, and the sum of a packet has room for all.
+        // Two words at once: carries gather above them, and the sum of a packet has room for all.
         let (words, rest) = bytes.as_chunks::<4>();
         let sum: u64 = words
             .iter()
-            .map(|word| u64::from(u32::from_be_bytes(*word)))
+            .map(|word| u64::from(u32::from_ne_bytes(*word)))
             .sum();
         let mut last = [0; 4];
         last[..rest.len()].copy_from_slice(rest);
-        Self(self.0 + sum + u64::from(u32::from_be_bytes(last)))
+        Self(self.0 + sum + u64::from(u32::from_ne_bytes(last)))
+    }
+
+    /// Adds a word.
+    #[inline]
+    #[must_use]
+    pub const fn plus(self, word: u16) -> Self {
+        Self(self.0 + word.to_be() as u64)
     }
 
     /// The sum over what UDP sums beside its own bytes (RFC 768; RFC 8200, 8.1).
     #[must_use]
     pub fn of_pseudo_header(path: &Path, length: u16) -> Self {
-        let of = |address: IpAddr| match address {
-            IpAddr::V4(address) => Self::default().with(&address.octets()),
-            IpAddr::V6(address) => Self::default().with(&address.octets()),
+        let of = |sum: Self, address: IpAddr| match address {
+            IpAddr::V4(address) => sum.with(&address.octets()),
+            IpAddr::V6(address) => sum.with(&address.octets()),
         };
-        let fixed = u64::from(crate::udp::Udp::PROTOCOL) + u64::from(length);
-        Self(of(path.src).0 + of(path.dst).0 + fixed)
+        of(of(Self::default(), path.src), path.dst)
+            .plus(crate::udp::Udp::PROTOCOL.into())
+            .plus(length)
     }
 
     /// The sum in 16 bits.
+    #[inline]
     pub const fn folded(self) -> u16 {
-        let mut sum = self.0;
-        while sum > 0xffff {
-            sum = (sum & 0xffff) + (sum >> 16);
-        }
-        sum as u16
+        // Each half is added to the other one, and the carry of the lower to the upper.
+        let sum = self.0.wrapping_add(self.0.rotate_right(32));
+        let sum = (sum >> 32) as u32;
+        let sum = sum.wrapping_add(sum.rotate_right(16));
+        u16::from_be((sum >> 16) as u16)
+    }
+
+    /// Whether this is the sum of something that has its checksum in it: all ones when it is
+    /// folded, so a multiple of that before.
+    #[inline]
+    pub const fn is_whole(self) -> bool {
+        self.0 != 0 && self.0.is_multiple_of(0xffff)
     }
 
     /// What belongs in the checksum field of UDP, which was summed as 0.
+    #[inline]
     pub const fn of_udp(self) -> u16 {
         match !self.folded() {
             // That would say that there is none.
@@ -76,6 +97,26 @@ mod tests {
             pieces.folded(),
             InternetSum::default().with(&bytes).folded()
         );
+        let word = u16::from_be_bytes([bytes[0], bytes[1]]);
+        let pieces = InternetSum::default().with(&bytes[2..]).plus(word);
+        assert_eq!(u32::from(pieces.folded()), folded);
+    }
+
+    #[test]
+    fn a_sum_is_whole_when_it_folds_to_all_ones() {
+        for sum in (0..70_000)
+            .chain((0..70_000).map(|sum| u64::MAX - sum))
+            .chain((1..64).flat_map(|bit| [(1 << bit) - 1, 1 << bit, 0xffff << (bit - 1)]))
+        {
+            let mut folded = sum;
+            while folded > 0xffff {
+                folded = (folded & 0xffff) + (folded >> 16);
+            }
+            let sum = InternetSum(sum);
+            assert_eq!(sum.folded(), u16::from_be(folded as u16), "{sum:?}");
+            assert_eq!(sum.is_whole(), folded == 0xffff, "{sum:?}");
+        }
+        assert!(InternetSum(0xffff).is_whole() && !InternetSum(0).is_whole());
     }
 
     #[test]

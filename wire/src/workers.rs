@@ -54,6 +54,19 @@ impl Workers {
         ((mixed * self.0 as u32) >> 16) as u8
     }
 
+    /// The worker for a QP whose peer's is `number`, at a node of `theirs`: where all QPs of two
+    /// nodes are placed so, as many pairs of workers talk as the larger node has workers, and all
+    /// of them equally much if the numbers are any run of each of the peer's workers.
+    pub const fn facing(self, theirs: Self, number: u32) -> u8 {
+        let theirs_is = theirs.owner(number);
+        if theirs_is >= self.0 {
+            return theirs_is % self.0;
+        }
+        // Ours that face that one: it, and each `theirs.0`-th behind it.
+        let several = Self((self.0 - theirs_is).div_ceil(theirs.0));
+        theirs_is + theirs.0 * several.spread(number >> theirs.bits())
+    }
+
     /// What numbers are multiplied with for that: 2^32 divided by the golden ratio.
     pub const SPREAD: u32 = 0x9e37_79b1;
 
@@ -144,6 +157,32 @@ mod tests {
                 );
                 assert_eq!(none.iter().sum::<u32>(), 0);
             }
+        }
+    }
+
+    #[test]
+    fn workers_that_face_each_other_are_few_pairs_and_none_is_left_out() {
+        for (ours, theirs) in (1..=Workers::MOST).flat_map(|a| [1, 2, 3, 8, 64].map(|b| (a, b))) {
+            let [Some(ours), Some(theirs)] = [ours, theirs].map(Workers::new) else {
+                panic!("so many workers may be");
+            };
+            let mut pairs = [[0_u32; 64]; 64];
+            for number in 0..64 * 1000 {
+                let asking = theirs.owner(number);
+                if number & ((1 << theirs.bits()) - 1) == u32::from(asking) {
+                    pairs[usize::from(ours.facing(theirs, number))][usize::from(asking)] += 1;
+                }
+            }
+            let talking = pairs.as_flattened().iter().filter(|count| **count > 0);
+            let larger = usize::from(ours.count().max(theirs.count()));
+            assert_eq!(talking.count(), larger, "{ours:?} {theirs:?}");
+            let at = |worker: u8| pairs[usize::from(worker)].iter().sum::<u32>();
+            let shares = || ours.iter().map(|worker| at(worker.index()));
+            let (least, most) = (shares().min(), shares().max());
+            assert!(
+                least > Some(0) && most < least.map(|least| 4 * least),
+                "{ours:?} {theirs:?}"
+            );
         }
     }
 

@@ -33,6 +33,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (QPMAP, &[WIRE, CONN]),
     (CM, &[WIRE, CONN]),
     (DATAPLANE, &[WIRE, CONN]),
+    ("trunkline-conformance", &[WIRE, DATAPLANE, TESTKIT]),
     (HOST, &[WIRE, CONN, QPMAP]),
     (ROOT, &[WIRE, CONN, QPMAP, CM, DATAPLANE, HOST]),
     (TOKIO, &[ROOT]),

@@ -2,6 +2,7 @@
 //! be repeated at any desk: `cargo xtask test` is the whole of it.
 
 mod cargo;
+mod dpdk;
 mod fuzz;
 mod instructions;
 mod interop;

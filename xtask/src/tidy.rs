@@ -101,9 +101,12 @@ pub(crate) fn files() -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Whether a manifest takes over the lints of the workspace. The proof of `no_std` is not in it.
+/// Whether a manifest takes over the lints of the workspace. The proof of `no_std` is not in it,
+/// and that of a workspace alone has no code.
 fn takes_lints(file: &Path, text: &str) -> bool {
-    text.contains("[lints]\nworkspace = true") || file == Path::new("xtask/no_std/Cargo.toml")
+    text.contains("[lints]\nworkspace = true")
+        || file == Path::new("xtask/no_std/Cargo.toml")
+        || !text.contains("[package]")
 }
 
 fn is_text(file: &Path) -> bool {

@@ -1,5 +1,6 @@
 //! The rate of small SENDs between two processes, against tagged messages of UCX over TCP.
 
+mod end;
 mod ends;
 mod ucx;
 
@@ -15,8 +16,6 @@ use ucx::Ucx;
 
 pub use ends::{SendArgs, part};
 
-/// Bytes of a message.
-const SIZE: usize = 64;
 /// Before anything counts.
 const WARM_UP: Duration = Duration::from_millis(200);
 /// Messages per second that there have to be anyway.

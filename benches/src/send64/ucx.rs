@@ -1,6 +1,6 @@
 //! The yardstick: `ucx_perftest`, which sends tagged messages over TCP.
 
-use super::SIZE;
+use super::end::SIZE;
 use crate::link::{INTERFACE, Side, need};
 use crate::place::Place;
 use crate::process::Process;

@@ -2,6 +2,7 @@
 //! other the end. What comes from the other side is believed only after a check.
 
 use super::params::{Params, Side};
+use super::yardstick::{Yardstick, YardstickEnd};
 use crate::interrupt::Interrupt;
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
@@ -38,6 +39,22 @@ pub(crate) enum Message {
     Ready {
         /// Its QPs.
         end: EndAddress,
+    },
+    /// The client asks for a measurement without the transport.
+    Yardstick {
+        /// The protocol that it speaks.
+        version: u32,
+        /// What is to carry messages.
+        yardstick: Yardstick,
+        /// What it wants.
+        params: Params,
+        /// How it is reached.
+        end: YardstickEnd,
+    },
+    /// The server agrees to that, and is reached so.
+    YardstickReady {
+        /// How.
+        end: YardstickEnd,
     },
     /// It does not go (on).
     Failed {

@@ -11,6 +11,7 @@ use super::report::{Found, PathReport, Report, Surroundings};
 use super::session::{Session, until_interrupted};
 use super::stream;
 use super::throughput::Throughput;
+use super::yardstick::{self, Yardstick};
 use crate::capture;
 use crate::interrupt::Interrupt;
 use crate::metrics::{self, Metrics};
@@ -35,6 +36,8 @@ pub(crate) struct Plan {
     pub(crate) port: PortKind,
     /// Address of our node, unless that of the control connection.
     pub(crate) bind: Option<IpAddr>,
+    /// What carries messages, if not our node.
+    pub(crate) yardstick: Option<Yardstick>,
     /// What to measure.
     pub(crate) params: Params,
     /// When to stop.
@@ -51,7 +54,7 @@ pub(crate) struct Plan {
 ///
 /// # Errors
 /// There is no server, or the link to it is down.
-fn reach(plan: &Plan) -> Result<TcpStream> {
+pub(super) fn reach(plan: &Plan) -> Result<TcpStream> {
     let Plan { server, params, .. } = plan;
     let silent = |error: std::io::Error| match link_down(plan.bind, server.ip()) {
         Some(down) => anyhow::Error::from(down),
@@ -74,6 +77,9 @@ fn reach(plan: &Plan) -> Result<TcpStream> {
 /// what there is has been printed.
 pub(crate) fn run(plan: &Plan, interrupt: &Interrupt) -> Result<()> {
     let Plan { server, params, .. } = *plan;
+    if let Some(yardstick) = plan.yardstick {
+        return yardstick::run(plan, yardstick, interrupt);
+    }
     output::check()?;
     let progress = Progress::new(!plan.json);
     let (metrics, told_at) = Metrics::serve(plan.metrics)?;
@@ -109,17 +115,34 @@ pub(crate) fn run(plan: &Plan, interrupt: &Interrupt) -> Result<()> {
     around.verified += session.verified;
     capture::check(&session.end.node, plan.capture.as_deref())?;
 
-    let report = Report::new(&params, &found, around);
-    if plan.json {
-        print_json(&report)?;
-    } else {
-        let mut out = output::out();
-        write!(out, "{report}")?;
-        out.flush()?;
-    }
+    print(&Report::new(&params, &found, around), plan.json)?;
     match interrupted {
         None => Ok(()),
         Some(interrupted) => Err(interrupted.into()),
+    }
+}
+
+/// Prints what came out.
+///
+/// # Errors
+/// It cannot be written.
+pub(super) fn print(report: &Report, json: bool) -> Result<()> {
+    if json {
+        return print_json(report);
+    }
+    let mut out = output::out();
+    write!(out, "{report}")?;
+    Ok(out.flush()?)
+}
+
+/// What the server says to a client that asks for a measurement.
+///
+/// # Errors
+/// It says no, or nothing.
+pub(super) fn answer(said: Result<Message>) -> Result<Message> {
+    match said {
+        Err(error) if error.is::<Silent>() => bail!("{error}: it may serve another client"),
+        said => said,
     }
 }
 
@@ -136,7 +159,7 @@ fn meet<'a>(
     }
     let capture = plan.capture.as_deref();
     let end = End::open(
-        node::start((address, "--bind"), plan.port, Some(&params), capture)?,
+        node::start((address, "--bind"), &plan.port, Some(&params), capture)?,
         Side::Client,
         params,
     )?;
@@ -145,17 +168,15 @@ fn meet<'a>(
         params,
         end: end.address(),
     })?;
-    let answer = channel.wait(interrupt, || {
+    let said = channel.wait(interrupt, || {
         // The server's node may call before the server says that it is ready.
         node::turn(&end.node)?;
         std::thread::sleep(PAUSE);
         Ok(())
     });
-    let theirs: EndAddress = match answer {
-        Ok(Message::Ready { end }) => end,
-        Err(error) if error.is::<Silent>() => bail!("{error}: it may serve another client"),
-        Err(error) => return Err(error),
-        Ok(_) => bail!("{} speaks out of turn", channel.peer()),
+    let theirs: EndAddress = match answer(said)? {
+        Message::Ready { end } => end,
+        _ => bail!("{} speaks out of turn", channel.peer()),
     };
     let target = end.connect(&theirs)?;
     let mut session = Session::new(end, target, params, channel, interrupt);

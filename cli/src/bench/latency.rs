@@ -34,6 +34,40 @@ pub(crate) struct Goal {
     pub(crate) duration: Duration,
 }
 
+/// Takes samples until `goal`: each call of `next` gives one.
+///
+/// # Errors
+/// That of a call: `found` has what was measured so far.
+pub(crate) fn sample(
+    goal: &Goal,
+    progress: &Progress,
+    found: &mut Latencies,
+    mut next: impl FnMut() -> Result<Duration>,
+) -> Result<()> {
+    let warm = Instant::now() + goal.warmup;
+    while Instant::now() < warm {
+        next()?;
+    }
+    let began = Instant::now();
+    let mut second = began;
+    while goal
+        .iterations
+        .is_none_or(|iterations| found.count() < iterations)
+    {
+        found.record(next()?);
+        let now = Instant::now();
+        found.elapsed = now - began;
+        if goal.iterations.is_none() && found.elapsed >= goal.duration {
+            break;
+        }
+        if now - second >= Duration::from_secs(1) {
+            second = now;
+            progress.step(&found.progress());
+        }
+    }
+    Ok(())
+}
+
 /// Posts what has to be there before the first message.
 ///
 /// # Errors
@@ -85,34 +119,12 @@ impl<'s, 'a> Client<'s, 'a> {
         progress: &Progress,
         found: &mut Latencies,
     ) -> Result<()> {
-        let warm = Instant::now() + goal.warmup;
-        while Instant::now() < warm {
-            self.round_trip()?;
-        }
-        let began = Instant::now();
-        let mut second = began;
         let halves = if self.session.params.op.is_answered() {
             2
         } else {
             1
         };
-        while goal
-            .iterations
-            .is_none_or(|iterations| found.count() < iterations)
-        {
-            let took = self.round_trip()?;
-            found.record(took / halves);
-            let now = Instant::now();
-            found.elapsed = now - began;
-            if goal.iterations.is_none() && found.elapsed >= goal.duration {
-                break;
-            }
-            if now - second >= Duration::from_secs(1) {
-                second = now;
-                progress.step(&found.progress());
-            }
-        }
-        Ok(())
+        sample(goal, progress, found, || Ok(self.round_trip()? / halves))
     }
 
     /// How its connections are doing.

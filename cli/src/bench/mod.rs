@@ -8,6 +8,7 @@ mod histogram;
 mod idle;
 mod latency;
 mod node;
+mod pace;
 mod params;
 mod ping;
 mod report;
@@ -15,6 +16,7 @@ mod server;
 mod session;
 mod stream;
 mod throughput;
+mod yardstick;
 
 use super::interrupt::Interrupt;
 use super::port::kinds;
@@ -31,6 +33,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use trunkline::PortKind;
 use trunkline_wire::may_be_one_host;
+use yardstick::Yardstick;
 
 /// Round trips of `lat`, unless the command line says otherwise.
 const USUAL_ITERATIONS: u64 = 10_000;
@@ -45,9 +48,10 @@ const ITERATIONS: Range<u64> = Range::new(1, 1_000_000_000_000);
 const WARMUP: Range<f64> = Range::new(0.0, TIMEOUT.most());
 
 /// What has no meaning where clients are served: each says for itself what it wants.
-const CLIENTS: [&str; 15] = [
+const CLIENTS: [&str; 16] = [
     "connect",
     "bind",
+    "yardstick",
     "op",
     "size",
     "qps",
@@ -61,6 +65,18 @@ const CLIENTS: [&str; 15] = [
     "verify",
     "capture_cm",
     "json",
+];
+
+/// What has no meaning without the transport.
+const TRANSPORT: [&str; 8] = [
+    "qps",
+    "connections",
+    "workers",
+    "depth",
+    "control",
+    "verify",
+    "capture_cm",
+    "metrics",
 ];
 
 /// Options of `trunkline bench`.
@@ -111,6 +127,9 @@ struct ClientArgs {
     /// Address of the client's node [default: that of the connection to the server].
     #[arg(long, value_name = "ADDR")]
     bind: Option<IpAddr>,
+    /// Measure the same without Trunkline's transport, to compare.
+    #[arg(long, value_enum, conflicts_with_all = TRANSPORT)]
+    yardstick: Option<Yardstick>,
     /// Operation [default: send; bw: write].
     #[arg(long, value_enum)]
     op: Option<Op>,
@@ -183,7 +202,7 @@ pub(crate) fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<()> {
             let plan = server::Plan {
                 address,
                 tcp_port: args.tcp_port,
-                port: args.port,
+                port: args.port.clone(),
                 once: args.once,
                 timeout: args.timeout,
                 metrics: args.metrics,
@@ -207,6 +226,12 @@ impl BenchArgs {
             Mode::Lat | Mode::Rate => Op::Send,
             Mode::Bw => Op::Write,
         });
+        let one = client.yardstick.is_some();
+        if one && !op.is_answered() {
+            return Err(wrong(format!(
+                "--yardstick has no {op}: --op is send or write"
+            )));
+        }
         let params = Params {
             mode: self.mode,
             op,
@@ -215,13 +240,15 @@ impl BenchArgs {
                 (_, Mode::Bw) => 1 << 20,
                 (_, Mode::Lat | Mode::Rate) => 64,
             }),
-            qps: client
-                .qps
-                .unwrap_or(if self.mode == Mode::Rate { 64 } else { 1 }),
+            qps: client.qps.unwrap_or(if self.mode == Mode::Rate && !one {
+                64
+            } else {
+                1
+            }),
             connections: client.connections,
             depth: client
                 .depth
-                .unwrap_or(if self.mode == Mode::Lat { 1 } else { 16 }),
+                .unwrap_or(if self.mode == Mode::Lat || one { 1 } else { 16 }),
             control: client.control,
             verify: client.verify,
             workers: client.workers,
@@ -252,8 +279,9 @@ impl BenchArgs {
         };
         Ok(client::Plan {
             server: SocketAddr::new(server, self.tcp_port),
-            port: self.port,
+            port: self.port.clone(),
             bind: client.bind,
+            yardstick: client.yardstick,
             params,
             goal: Goal {
                 warmup: client.warmup,

@@ -20,7 +20,7 @@ const MOST: u8 = 31;
 /// The address cannot be bound, or the file not made.
 pub(crate) fn start(
     (address, option): (IpAddr, &'static str),
-    port: PortKind,
+    port: &PortKind,
     params: Option<&Params>,
     capture: Option<&Path>,
 ) -> Result<Node> {
@@ -31,7 +31,7 @@ pub(crate) fn start(
     } else {
         Drive::Inline
     };
-    let mut builder = Node::builder().port(port);
+    let mut builder = Node::builder().port(port.clone());
     if let Some(params) = params {
         builder = builder
             .pool(params.connections)

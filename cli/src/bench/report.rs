@@ -3,6 +3,7 @@
 use super::histogram::{Latencies, NS_PER_US, Percentiles};
 use super::params::Params;
 use super::throughput::{Rates, Throughput};
+use super::yardstick::Yardstick;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,11 +22,13 @@ pub(crate) enum Found {
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     mode: &'static str,
+    /// What carried the messages, if not Trunkline's transport.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    yardstick: Option<&'static str>,
     op: &'static str,
     size: u64,
-    qps: u32,
-    connections: usize,
-    depth: u32,
+    #[serde(flatten)]
+    requests: Option<Requests>,
     duration_s: f64,
     operations: u64,
     #[serde(flatten)]
@@ -49,6 +52,14 @@ pub(crate) struct Report {
     counters: BTreeMap<String, u64>,
     /// What the server's node counted.
     server_counters: BTreeMap<String, u64>,
+}
+
+/// How requests were spread: of Trunkline's transport alone.
+#[derive(Debug, Serialize)]
+struct Requests {
+    qps: u32,
+    connections: usize,
+    depth: u32,
 }
 
 /// How a connection was doing when the last message was under way.
@@ -76,6 +87,8 @@ impl From<&ConnectionStats> for PathReport {
 /// What is known of a measurement beside its result.
 #[derive(Debug, Default)]
 pub(crate) struct Surroundings {
+    /// What carried the messages, if not Trunkline's transport.
+    pub(crate) yardstick: Option<Yardstick>,
     /// Shared connections that were open.
     pub(crate) connections: usize,
     /// How they were doing.
@@ -105,11 +118,14 @@ impl Report {
         let ping = ping.map(|ping| ping.as_nanos() as f64 / NS_PER_US);
         Self {
             mode: params.mode.name(),
+            yardstick: around.yardstick.map(Yardstick::name),
             op: params.op.name(),
             size: params.size,
-            qps: params.qps,
-            connections: around.connections,
-            depth: params.depth,
+            requests: around.yardstick.is_none().then_some(Requests {
+                qps: params.qps,
+                connections: around.connections,
+                depth: params.depth,
+            }),
             duration_s: elapsed.as_secs_f64(),
             operations,
             percentiles: match found {
@@ -144,12 +160,18 @@ fn factor(one: f64, other: f64) -> Option<f64> {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let early = if self.complete { "" } else { ", stopped early" };
-        writeln!(f, "{} {} of {} bytes{early}", self.mode, self.op, self.size)?;
+        let what = self.yardstick.map_or_else(
+            || format!("{} {}", self.mode, self.op),
+            |yardstick| format!("{}, yardstick {yardstick},", self.mode),
+        );
+        writeln!(f, "{what} of {} bytes{early}", self.size)?;
         let mut row =
             |name: &str, value: f64, digits: usize| writeln!(f, "  {name:<28} {value:>16.digits$}");
-        row("QPs", self.qps.into(), 0)?;
-        row("shared connections", self.connections as f64, 0)?;
-        row("requests under way per QP", self.depth.into(), 0)?;
+        if let Some(requests) = &self.requests {
+            row("QPs", requests.qps.into(), 0)?;
+            row("shared connections", requests.connections as f64, 0)?;
+            row("requests under way per QP", requests.depth.into(), 0)?;
+        }
         row("seconds", self.duration_s, 2)?;
         row("operations", self.operations as f64, 0)?;
         if let Some(latency) = &self.percentiles {
@@ -182,8 +204,16 @@ impl fmt::Display for Report {
         if self.verified_bytes > 0 {
             row("bytes verified", self.verified_bytes as f64, 0)?;
         }
-        let retransmitted = self.counters.get("retransmitted").copied().unwrap_or(0);
-        row("packets sent again", retransmitted as f64, 0)
+        for (name, counter) in [
+            ("packets sent again", "retransmitted"),
+            ("datagrams lost", "lost_datagrams"),
+            ("messages without an answer", "unanswered"),
+        ] {
+            if let Some(count) = self.counters.get(counter) {
+                row(name, *count as f64, 0)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -232,6 +262,26 @@ mod tests {
             serde_json::to_value(&nothing).expect("as above")["ops_per_s"],
             0.0
         );
+    }
+
+    #[test]
+    fn a_yardstick_is_named_and_has_no_qps() {
+        let around = Surroundings {
+            yardstick: Some(Yardstick::Port),
+            counters: [("lost_datagrams".to_owned(), 7)].into(),
+            ..Surroundings::default()
+        };
+        let found = Found::Throughput(Throughput::default());
+        let report = Report::new(&PARAMS, &found, around);
+        let text = report.to_string();
+        assert!(
+            text.starts_with("bw, yardstick port, of 1000 bytes"),
+            "{text}"
+        );
+        assert!(text.ends_with(" 7\n") && !text.contains("QPs"), "{text}");
+        let json = serde_json::to_value(&report).expect("it has string keys");
+        assert_eq!(json["yardstick"], "port");
+        assert!(json.get("qps").is_none() && json["ops_per_s"].is_f64());
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! `--listen`: serves one client after another.
 
-use super::channel::{Channel, Message};
+use super::channel::{Channel, EndAddress, Message};
 use super::end::End;
 use super::node;
 use super::params::{Mode, Params, Side};
 use super::session::Session;
+use super::yardstick::{self, Watch};
 use super::{latency, ping, stream};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::metrics::{self, Metrics};
@@ -23,10 +24,10 @@ const WAIT: Timespec = Timespec {
 };
 
 /// The option that names the node's address.
-const LISTEN: &str = "--listen";
+pub(super) const LISTEN: &str = "--listen";
 
 /// What the command line says.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Plan {
     /// Address of the node, and with the port that of the control connections.
     pub(crate) address: IpAddr,
@@ -49,7 +50,7 @@ pub(crate) struct Plan {
 /// served, unless there is to be only one.
 pub(crate) fn run(plan: &Plan, interrupt: &Interrupt) -> Result<()> {
     // Nodes live as long as their clients; one that cannot start should be told about at once.
-    drop(node::start((plan.address, LISTEN), plan.port, None, None)?);
+    drop(node::start((plan.address, LISTEN), &plan.port, None, None)?);
     let asked = SocketAddr::new(plan.address, plan.tcp_port);
     let listener = TcpListener::bind(asked)
         .map_err(|error| taken::refused(asked, error, "--tcp-port, at both ends"))?;
@@ -62,7 +63,7 @@ pub(crate) fn run(plan: &Plan, interrupt: &Interrupt) -> Result<()> {
         let (stream, client) = accept(&listener, interrupt)?;
         let served = serve(plan, stream, &metrics, interrupt);
         match &served {
-            Ok(params) => print_line(&format!("{client}: {params}: done")),
+            Ok(wanted) => print_line(&format!("{client}: {wanted}: done")),
             Err(error) if plan.once || error.is::<Interrupted>() => {}
             Err(error) => print_error(&format!("{client}: {}", chain(error))),
         }
@@ -95,39 +96,76 @@ fn accept(listener: &TcpListener, interrupt: &Interrupt) -> Result<(TcpStream, S
     }
 }
 
-/// Serves one client; gives what it wanted.
+/// Serves one client; gives what it wanted, for people.
 fn serve(
     plan: &Plan,
     stream: TcpStream,
     metrics: &Metrics,
     interrupt: &Interrupt,
-) -> Result<Params> {
+) -> Result<String> {
+    let client = stream.peer_addr().context("control connection")?.ip();
     let mut channel = Channel::new(stream, Side::Client, plan.timeout)?;
-    let (mut params, theirs) = match channel.wait_idle(interrupt)? {
-        Message::Hello { params, end, .. } => (params, end),
+    match channel.wait_idle(interrupt)? {
+        Message::Hello { params, end, .. } => {
+            let params = match judged(plan, params) {
+                Ok(params) => params,
+                Err(error) => return Err(report(&mut channel, error)),
+            };
+            serve_qps(plan, channel, (params, end), metrics, interrupt)?;
+            Ok(params.to_string())
+        }
+        Message::Yardstick {
+            yardstick,
+            params,
+            end,
+            ..
+        } => {
+            let addresses = (plan.address, end.address().ip());
+            let timeout = params.timeout.max(plan.timeout);
+            let mut watch = Watch::new(channel, interrupt, addresses, timeout);
+            let served = judged(plan, params).and_then(|params| {
+                yardstick::serve(plan, (yardstick, &params), (client, end), &mut watch)
+            });
+            match served {
+                Ok(()) => Ok(yardstick.title(&params)),
+                Err(error) => Err(report(&mut watch.channel, error)),
+            }
+        }
         _ => bail!("it does not say hello"),
-    };
-    let ready = params.check().map_err(anyhow::Error::from).and_then(|()| {
-        params.timeout = params.timeout.max(plan.timeout);
-        let node = node::start((plan.address, LISTEN), plan.port, Some(&params), None)?;
+    }
+}
+
+/// What a client wants, if it is within bounds.
+fn judged(plan: &Plan, mut params: Params) -> Result<Params> {
+    params.check()?;
+    params.timeout = params.timeout.max(plan.timeout);
+    Ok(params)
+}
+
+fn serve_qps(
+    plan: &Plan,
+    mut channel: Channel,
+    (params, theirs): (Params, EndAddress),
+    metrics: &Metrics,
+    interrupt: &Interrupt,
+) -> Result<()> {
+    let ready = || {
+        let node = node::start((plan.address, LISTEN), &plan.port, Some(&params), None)?;
         let end = End::open(node, Side::Server, params)?;
         let target = end.connect(&theirs)?;
         Ok((end, target))
-    });
-    let (end, target) = match ready {
+    };
+    let (end, target) = match ready() {
         Ok(ready) => ready,
         Err(error) => return Err(report(&mut channel, error)),
     };
     let ours = end.address();
     let _shown = metrics.show(&end.node);
     let mut session = Session::new(end, target, params, channel, interrupt);
-    match measured(&mut session, Message::Ready { end: ours }) {
-        Ok(()) => Ok(params),
-        Err(error) => {
-            let why = session.explain(error);
-            Err(report(&mut session.channel, why))
-        }
-    }
+    measured(&mut session, Message::Ready { end: ours }).map_err(|error| {
+        let why = session.explain(error);
+        report(&mut session.channel, why)
+    })
 }
 
 fn measured(session: &mut Session<'_>, ready: Message) -> Result<()> {

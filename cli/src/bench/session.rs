@@ -5,23 +5,15 @@ use super::end::{End, Target};
 use super::failure::{Failed, QpFailure, silence};
 use super::idle::IdleTimer;
 use super::node::turn;
+use super::pace::{Look, Pace};
 use super::params::{Op, Params, Side, pattern};
 use super::report::PathReport;
 use crate::interrupt::{Interrupt, Interrupted};
 use anyhow::{Result, anyhow, ensure};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use trunkline::{AtomicOp, DeliveryCounters, SendOp};
-
-/// Empty rounds before another process gets the processor.
-const SPINS: u32 = 1000;
-/// Rounds between looks at the clock.
-const ROUNDS: u32 = 64;
-/// Time between looks around.
-const LOOK: Duration = Duration::from_millis(10);
-/// Time between them after which this process is not sure what it missed.
-const ABSENCE: Duration = Duration::from_secs(1);
 
 /// A measurement under way, at one of its ends.
 #[derive(Debug)]
@@ -46,9 +38,7 @@ pub(crate) struct Session<'a> {
     idle_timer: IdleTimer,
     /// What the node said last of why requests fail.
     failure: Option<QpFailure>,
-    idle: u32,
-    rounds: u32,
-    looked: Instant,
+    pace: Pace,
 }
 
 impl<'a> Session<'a> {
@@ -86,9 +76,7 @@ impl<'a> Session<'a> {
             ],
             idle_timer: IdleTimer::new(params.timeout, Instant::now()),
             failure: None,
-            idle: 0,
-            rounds: 0,
-            looked: Instant::now(),
+            pace: Pace::new(),
         }
     }
 
@@ -103,29 +91,17 @@ impl<'a> Session<'a> {
     /// The port does not work any more, the other side is gone, or Ctrl-C.
     #[inline]
     pub(crate) fn turn(&mut self) -> Result<()> {
-        if turn(&self.end.node)? {
-            self.idle = 0;
-        } else {
-            self.idle = self.idle.saturating_add(1);
+        let busy = turn(&self.end.node)?;
+        match self.pace.round(busy) {
+            Some(look) => self.look_around(look),
+            None => Ok(()),
         }
-        let spinning = self.idle < SPINS;
-        if !spinning {
-            std::thread::yield_now();
-        }
-        self.rounds = self.rounds.wrapping_add(1);
-        let due = !spinning || self.rounds.is_multiple_of(ROUNDS);
-        if due && self.looked.elapsed() > LOOK {
-            self.look_around()?;
-        }
-        Ok(())
     }
 
-    fn look_around(&mut self) -> Result<()> {
-        let before = std::mem::replace(&mut self.looked, Instant::now());
+    fn look_around(&mut self, look: Look) -> Result<()> {
         self.interrupt.check()?;
-        // This process was busy, or stopped: nobody can say what moved meanwhile.
-        if self.looked - before > ABSENCE {
-            self.idle_timer.moved(self.looked);
+        if look.was_absent {
+            self.idle_timer.moved(look.now);
         }
         // A server need not know what comes, but something does; a client knows what it waits for.
         let arrived = if self.end.side() == Side::Server {
@@ -134,9 +110,9 @@ impl<'a> Session<'a> {
             let counters = self.end.node.delivery_counters();
             counters.acked + counters.accepted
         };
-        self.idle_timer.arrived(arrived, self.looked);
+        self.idle_timer.arrived(arrived, look.now);
         ensure!(
-            !self.idle_timer.is_over(self.looked),
+            !self.idle_timer.is_over(look.now),
             "nothing moved for {:?}: {}",
             self.idle_timer.limit(),
             silence(self.here(), self.target.node())

@@ -1,7 +1,7 @@
 //! Many requests at a time: how much goes through.
 
 use super::latency::Goal;
-use super::params::{Op, Side};
+use super::params::{Op, Params, Side};
 use super::ping;
 use super::report::PathReport;
 use super::session::Session;
@@ -14,6 +14,39 @@ use std::time::{Duration, Instant};
 const LAP: Duration = Duration::from_secs(1);
 /// QPs filled between two rounds of the node, at the start.
 const QPS_AT_ONCE: usize = 64;
+
+/// Counts what is completed until `goal`: each call of `round` gives how many requests are
+/// completed in all, and before the first call that is `total`.
+///
+/// # Errors
+/// That of a call: `found` has what was measured so far.
+pub(crate) fn count(
+    goal: &Goal,
+    (params, progress): (&Params, &Progress),
+    found: &mut Throughput,
+    mut total: u64,
+    mut round: impl FnMut() -> Result<u64>,
+) -> Result<()> {
+    let warm = Instant::now() + goal.warmup;
+    while Instant::now() < warm {
+        total = round()?;
+    }
+    let (began, base) = (Instant::now(), total);
+    let (mut second, mut then) = (began, base);
+    loop {
+        total = round()?;
+        let now = Instant::now();
+        (found.elapsed, found.operations) = (now - began, total - base);
+        if found.elapsed >= goal.duration {
+            return Ok(());
+        }
+        let lap = now - second;
+        if lap >= LAP {
+            progress.step(&found.progress(params, total - then, lap));
+            (second, then) = (now, total);
+        }
+    }
+}
 
 /// Posts what has to be there before the first message.
 ///
@@ -121,28 +154,14 @@ impl<'s, 'a> Client<'s, 'a> {
                 self.round()?;
             }
         }
-        let warm = Instant::now() + goal.warmup;
-        while Instant::now() < warm {
+        let (params, total) = (self.session.params, self.total);
+        count(goal, (&params, progress), found, total, || {
             self.post()?;
             self.round()?;
-        }
-        let (began, base) = (Instant::now(), self.total);
-        let (mut second, mut then) = (began, base);
-        loop {
-            self.post()?;
-            self.round()?;
-            let now = Instant::now();
-            (found.elapsed, found.operations) = (now - began, self.total - base);
-            if found.elapsed >= goal.duration {
-                self.since = (found.operations == 0).then_some(first);
-                return Ok(());
-            }
-            let lap = now - second;
-            if lap >= LAP {
-                progress.step(&found.progress(&self.session.params, self.total - then, lap));
-                (second, then) = (now, self.total);
-            }
-        }
+            Ok(self.total)
+        })?;
+        self.since = (found.operations == 0).then_some(first);
+        Ok(())
     }
 
     /// Requests completed on each QP.

@@ -55,7 +55,7 @@ impl End {
         capture: Option<&Path>,
     ) -> Result<Self> {
         let builder = Node::builder()
-            .port(args.port)
+            .port(args.port.clone())
             .drive(Drive::Inline)
             .pool(args.connections);
         let builder = capture::add(builder, capture)?;

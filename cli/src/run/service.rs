@@ -14,6 +14,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use trunkline::PortKind;
 use trunkline::service::Hold;
 use trunkline::status::{self, StatusError};
 
@@ -71,11 +72,7 @@ impl Drop for Private {
 ///
 /// # Errors
 /// It does not run and cannot be started, or does not answer.
-pub(super) fn hold(
-    address: IpAddr,
-    linger: Duration,
-    level: Option<log::Level>,
-) -> Result<(PathBuf, Hold)> {
+pub(super) fn hold(address: IpAddr, how: &Start<'_>) -> Result<(PathBuf, Hold)> {
     let _private = Private::begin();
     let address = address.to_canonical();
     let socket = socket_of(address)?;
@@ -88,8 +85,7 @@ pub(super) fn hold(
         if let Some(hold) = Hold::take(&socket)? {
             return Ok((socket, hold));
         }
-        start(address, &socket, linger, level)
-            .map_err(|error| anyhow!("{error:#}{}", remedy(address)))?;
+        start(address, &socket, how).map_err(|error| anyhow!("{error:#}{}", remedy(address)))?;
     }
     bail!(
         "the service at {} ended as soon as it had begun: see {0}.log",
@@ -127,20 +123,30 @@ fn turn(socket: &Path) -> Result<File> {
     Ok(file)
 }
 
+/// How a service is started.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Start<'a> {
+    /// How long it outlives its programs.
+    pub(super) linger: Duration,
+    /// What it writes to its log.
+    pub(super) level: Option<log::Level>,
+    /// What carries its packets.
+    pub(super) port: Option<&'a PortKind>,
+}
+
 /// Runs `trunkline serve --detach`.
-fn start(
-    address: IpAddr,
-    socket: &Path,
-    linger: Duration,
-    level: Option<log::Level>,
-) -> Result<()> {
+fn start(address: IpAddr, socket: &Path, how: &Start<'_>) -> Result<()> {
     let program = std::env::current_exe().context("cannot tell which program this is")?;
     let mut command = Command::new(program);
     command.args(["serve", "--detach", "--address", &address.to_string()]);
     command.arg("--socket").arg(socket);
-    command.args(["--end-when-idle", &linger.as_secs_f64().to_string()]);
-    if let Some(level) = level.as_ref().and_then(ValueEnum::to_possible_value) {
+    command.args(["--end-when-idle", &how.linger.as_secs_f64().to_string()]);
+    let level = how.level.as_ref().and_then(ValueEnum::to_possible_value);
+    if let Some(level) = level {
         command.args(["--log", level.get_name()]);
+    }
+    if let Some(port) = how.port {
+        command.args(["--port", &port.to_string()]);
     }
     command.stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -297,7 +297,7 @@ impl Settings {
                 first_set(&flags.address, file.address),
                 first_set(&flags.socket, file.socket),
             )?,
-            port: flags.port.or(file.port).unwrap_or_default(),
+            port: flags.port.clone().or(file.port).unwrap_or_default(),
             workers: flags.workers.or(file.workers).unwrap_or(1),
             connections: flags.connections.or(file.connections).unwrap_or(4),
             limits,

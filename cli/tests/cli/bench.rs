@@ -92,6 +92,47 @@ fn every_mode_measures_every_operation_and_verifies_it() {
 }
 
 #[test]
+fn yardsticks_measure_the_same_without_the_transport() {
+    let server = Server::start(&[]);
+    for yardstick in ["port", "tcp"] {
+        for (mode, size) in [("lat", 1), ("lat", 10_000), ("bw", 200_000), ("rate", 64)] {
+            let bytes = size.to_string();
+            let mut words = vec![mode, "--yardstick", yardstick, "--size", &bytes];
+            words.extend(["--warmup", "0.01", "--duration", "0.2"]);
+            let found = server.measure(&words);
+            let place = format!("{yardstick} {mode}: {found}");
+            assert_eq!(found["mode"], mode, "{place}");
+            assert_eq!(found["yardstick"], yardstick, "{place}");
+            assert_eq!(found["size"], size, "{place}");
+            assert_eq!(found["complete"], true, "{place}");
+            assert!(found.get("qps").is_none(), "{place}");
+            let operations = found["operations"].as_u64().unwrap();
+            assert!(operations > 0, "{place}");
+            let figure = if mode == "lat" { "p50_us" } else { "ops_per_s" };
+            assert!(found[figure].as_f64().unwrap() > 0.0, "{place}");
+            if yardstick == "port" {
+                let count = |end: &str, name: &str| found[end][name].as_u64().unwrap();
+                assert!(count("counters", "datagrams_sent") >= operations, "{place}");
+                assert!(found["counters"]["lost_datagrams"].is_u64(), "{place}");
+                let received = count("server_counters", "datagrams_received");
+                assert!(received >= operations, "{place}");
+                for end in ["counters", "server_counters"] {
+                    assert_eq!(count(end, "damaged_datagrams"), 0, "{place}");
+                }
+            }
+        }
+    }
+    let words = ["lat", "--yardstick", "port", "--size", "1G"];
+    let line = complaint(&server.client(&words).output().unwrap(), 1);
+    assert!(line.contains("at most"), "{line}");
+    server.signal(Signal::INT);
+    let (said, code) = server.end();
+    let done = said.lines().filter(|line| line.ends_with(": done"));
+    assert_eq!(done.count(), 8, "{said}");
+    assert_eq!(code, Some(130));
+}
+
+#[test]
 fn messages_of_one_byte_and_of_many_packets_are_measured_too() {
     let server = Server::start(&[]);
     for op in ["send", "write", "read"] {

@@ -182,6 +182,16 @@ fn clients_that_talk_nonsense_are_refused_and_the_next_is_served() {
     };
     let hello = |params: String| format!("{{\"say\":\"hello\",\"version\":3,{params},{end}}}\n");
     let newer = "{\"say\":\"hello\",\"version\":4}\n".to_owned();
+    let yardstick = |size: u64, kind: &str, address: &str, payload: u64| {
+        let (params, end) = (
+            params(size, "delay"),
+            format!("\"{address}\",\"payload\":{payload}"),
+        );
+        format!(
+            "{{\"say\":\"yardstick\",\"version\":3,\"yardstick\":\"{kind}\",{params},\
+             \"end\":{{\"address\":{end}}}}}\n"
+        )
+    };
     for (says, answer) in [
         ("GET / HTTP/1.1\r\n\r\n".to_owned(), ""),
         (newer, ""),
@@ -195,6 +205,22 @@ fn clients_that_talk_nonsense_are_refused_and_the_next_is_served() {
             hello(params(64, "delay")).replace("[17,0]", "[1,0],[2,0]"),
             "2 QPs, not 1",
         ),
+        (yardstick(64, "rdma", "127.0.0.1:0", 4096), ""),
+        (
+            yardstick(1 << 50, "tcp", "127.0.0.1:0", 0),
+            "--size: 1125899906842624",
+        ),
+        (
+            yardstick(64, "port", "127.0.0.1:0", 0),
+            "datagrams with 0 bytes",
+        ),
+        (yardstick(64, "port", "[::1]:0", 256), "different families"),
+        (
+            yardstick(1 << 20, "port", "127.0.0.1:0", 256),
+            "at most 49152",
+        ),
+        // The connection for its messages does not come.
+        (yardstick(64, "tcp", "127.0.0.1:0", 0), "yardstick_ready"),
         ("{\"say\":\"stop\",\"counts\":[]}\n".to_owned(), ""),
         (String::new(), ""),
     ] {
@@ -216,7 +242,7 @@ fn clients_that_talk_nonsense_are_refused_and_the_next_is_served() {
     );
     server.signal(Signal::INT);
     let (said, _) = server.end();
-    assert_eq!(said.lines().count(), 9, "{said}");
+    assert_eq!(said.lines().count(), 15, "{said}");
     for why in [
         "is no 'trunkline bench'",
         "speaks version 4",

@@ -204,6 +204,50 @@ fn ctrl_c_at_whatever_moment_of_a_start_is_no_failure_of_the_service() {
     }
 }
 
+/// The processes that another one has started.
+fn children(of: u32) -> Vec<u32> {
+    let parent = format!("PPid:\t{of}\n");
+    let all = std::fs::read_dir("/proc").unwrap();
+    let pids = all.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    let status = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/status"));
+    pids.filter(|pid| status(pid).is_ok_and(|status| status.contains(&parent)))
+        .collect()
+}
+
+/// A measurement of ports that has said so, and the two processes which it has started.
+fn measuring(step: &str) -> (Running, Vec<u32>) {
+    let words = ["ports", "--measure", "--seconds", "2", "--port", "udp"];
+    let mut running = Running::start(trunkline(&words));
+    running.until(step);
+    sleep(Duration::from_millis(300));
+    let started = children(running.child.id());
+    assert_eq!(started.len(), 2, "{step}");
+    (running, started)
+}
+
+fn is_there(pid: u32) -> bool {
+    std::fs::exists(format!("/proc/{pid}")).unwrap()
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn measuring_ports_ends_and_what_it_started_with_it() {
+    for step in ["udp: rate", "udp: bw", "udp, without the transport: rate"] {
+        let (running, started) = measuring(step);
+        running.interrupt(step);
+        let left = started.into_iter().find(|pid| is_there(*pid));
+        assert_eq!(left, None, "{step}");
+    }
+    let (mut running, started) = measuring("udp: rate");
+    running.child.kill().unwrap();
+    running.child.wait().unwrap();
+    let began = Instant::now();
+    while started.iter().any(|pid| is_there(*pid)) {
+        assert!(began.elapsed() < WITHIN + BUSY, "they outlive it");
+        sleep(Duration::from_millis(2));
+    }
+}
+
 /// A capture without an end: packets of nothing.
 fn write_capture(mut out: impl Write) {
     let mut bytes = Vec::new();

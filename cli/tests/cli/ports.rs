@@ -79,6 +79,34 @@ fn traffic_goes_on_after_a_link_was_down_and_nothing_is_lost() {
 
 #[test]
 #[ignore = "needs root and network namespaces"]
+fn traffic_goes_on_within_a_second_of_the_carrier() {
+    for port in ["udp", "packet", "xdp"] {
+        let output = on_a_link(&format!(
+            "$FAR $TRUNKLINE bench lat --listen 10.9.0.2 --port {port} --once > /dev/null &
+            SERVER=$!
+            until $FAR ss -Htln | grep -q 18515; do sleep 0.05; done
+            (sleep 1; FROM=$(date +%s%N); $FAR ip link set far down; sleep 1
+                $FAR ip link set far up; echo down for $(($(date +%s%N) - FROM)) >&2) &
+            $TRUNKLINE bench lat --connect 10.9.0.2 --port {port} --duration 4 --json
+            wait $SERVER"
+        ));
+        let said = text(&output.stderr);
+        assert!(output.status.success(), "{port}: {said}");
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let down = said.lines().find_map(|line| line.strip_prefix("down for "));
+        let down = down.unwrap().parse::<f64>().unwrap() / 1e9;
+        // Half of the round trip that the link was down in.
+        let longest = report["max_us"].as_f64().unwrap() * 2.0 / 1e6;
+        assert!(longest > 0.9, "{port}: {longest} s: the link was up");
+        assert!(
+            longest < down + 1.0,
+            "{port}: {longest} s, down for {down} s"
+        );
+    }
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
 fn a_service_runs_on_raw_frames_and_its_programs_do_not_notice() {
     if Command::new("ibv_rc_pingpong")
         .arg("--help")
@@ -104,6 +132,29 @@ fn a_service_runs_on_raw_frames_and_its_programs_do_not_notice() {
 
 #[test]
 #[ignore = "needs root and network namespaces"]
+fn a_service_that_a_program_is_started_with_has_the_port_that_is_asked_for() {
+    // The kernel lists sockets of AF_PACKET, one a line.
+    let show = "cat /proc/net/packet | wc -l";
+    let output = on_a_link(&format!(
+        "$TRUNKLINE run --address 10.9.0.1 --linger 0 sh -c '{show}'
+        $TRUNKLINE run --address 127.0.0.1 --port packet --linger 0 sh -c '{show}'
+        ! $TRUNKLINE run --address 10.9.0.1 --port carrier-pigeon true
+        ! $TRUNKLINE run --address 10.9.0.7 --port packet true"
+    ));
+    let said = text(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert_eq!(text(&output.stdout), "1\n2\n");
+    for part in [
+        "carrier-pigeon",
+        "there are udp, packet, xdp, auto",
+        "10.9.0.7",
+    ] {
+        assert!(said.contains(part), "{said}");
+    }
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
 fn a_port_that_cannot_be_had_says_what_is_missing() {
     for (words, named) in [
         (
@@ -111,19 +162,11 @@ fn a_port_that_cannot_be_had_says_what_is_missing() {
             &["interface near has 1 receive queues", "3 workers"][..],
         ),
         (
-            "--address 127.0.0.1 --address 127.0.0.2 --port xdp",
-            &["127.0.0.2", "has an XDP program already"],
-        ),
-        (
             "--address 10.9.0.7 --port packet",
             &["10.9.0.7 is not an address of this machine"],
         ),
     ] {
-        let script = format!("exec $TRUNKLINE serve --socket @a --socket @b {words}");
-        let script = match words.matches("--address").count() {
-            1 => script.replace(" --socket @b", ""),
-            _ => script,
-        };
+        let script = format!("exec $TRUNKLINE serve --socket @a {words}");
         let said = complaint(&on_a_link(&script), 1);
         for part in named {
             assert!(said.contains(part), "{words}: {said}");
@@ -131,11 +174,42 @@ fn a_port_that_cannot_be_had_says_what_is_missing() {
     }
 }
 
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn an_interface_with_a_program_is_named_by_its_name() {
+    let output = on_a_link(
+        "$TRUNKLINE serve --address 127.0.0.1 --socket @a --port xdp > /dev/null &
+        until $TRUNKLINE run --socket @a true 2> /dev/null; do sleep 0.05; done
+        exec $TRUNKLINE serve --address 127.0.0.2 --socket @b --port xdp",
+    );
+    let said = complaint(&output, 1);
+    let says = "cannot start a node on 127.0.0.2: interface lo has an XDP program already: ";
+    assert!(said.starts_with(says), "{said}");
+    assert!(said.ends_with("`ip link set lo xdp off`"), "{said}");
+}
+
+#[test]
+fn nodes_that_cannot_share_an_interface_are_refused_before_anything_is_opened() {
+    let (first, second) = (address().to_string(), address().to_string());
+    let demo = ["demo", "--client", &first, "--server", &second];
+    let serve = ["serve", "--address", &first, "--address", &second];
+    let sockets = ["--socket", "@a", "--socket", "@b"];
+    for words in [&demo[..], &[&serve[..], &sockets[..]].concat()] {
+        let said = complaint(&run(&[words, &["--port", "xdp"]].concat()), 2);
+        let says = format!(
+            "--port: xdp takes an interface for one node, and lo has both {first} and {second}: \
+             give addresses of two interfaces, or another kind of port; try 'trunkline {} --help'",
+            words[0]
+        );
+        assert_eq!(said, says);
+    }
+}
+
 /// The kinds that `trunkline ports --json` says work, with their workers.
 fn working(output: &Output) -> Vec<(String, Option<u64>)> {
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
     let all = found["ports"].as_array().unwrap();
-    assert_eq!(all.len(), 3, "{found}");
+    assert_eq!(all.len(), 4, "{found}");
     let works = all.iter().filter(|kind| kind["works"] == true);
     works
         .map(|kind| {
@@ -149,8 +223,8 @@ fn working(output: &Output) -> Vec<(String, Option<u64>)> {
 #[ignore = "needs root and network namespaces"]
 fn ports_tells_what_works_on_an_address() {
     let output = on_a_link("$TRUNKLINE ports --address 10.9.0.1 --json");
-    let [udp, packet, xdp] = ["udp", "packet", "xdp"].map(str::to_owned);
-    let all = [(udp, None), (packet, None), (xdp, Some(1))];
+    let names = ["udp", "packet", "xdp", "auto"].map(str::to_owned);
+    let all: Vec<_> = names.into_iter().zip([None, None, Some(1), None]).collect();
     assert_eq!(working(&output), all, "{}", text(&output.stderr));
     // Each was let go of, and what a node has is told of.
     let output = on_a_link(
@@ -161,7 +235,65 @@ fn ports_tells_what_works_on_an_address() {
     );
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stdout);
-    assert_eq!(said.matches("is taken by process").count(), 3, "{said}");
+    assert_eq!(said.matches("is taken by process").count(), 4, "{said}");
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn ports_are_measured_beside_their_yardsticks_and_nothing_is_left() {
+    let output = on_a_link(
+        "$TRUNKLINE ports --measure --seconds 0.2 --json
+        ! readlink /proc/[0-9]*/exe | grep trunkline >&2",
+    );
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let ports = found["ports"].as_array().unwrap();
+    let names: Vec<_> = ports.iter().map(|row| &row["port"]).collect();
+    assert_eq!(names, ["udp", "packet", "xdp"]);
+    let positive = |figures: &Value| {
+        ["rate_ops_per_s", "bw_gbit_per_s", "lat_p50_us"]
+            .iter()
+            .all(|name| figures[name].as_f64() > Some(0.0))
+    };
+    for row in ports {
+        assert!(positive(&row["trunkline"]), "{row}");
+        assert!(positive(&row["yardstick"]), "{row}");
+    }
+    assert!(positive(&found["tcp"]), "{found}");
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn a_kind_of_port_that_cannot_be_measured_does_not_keep_the_others_from_it() {
+    let output = on_a_link(
+        "setpriv --bounding-set -net_raw \
+            $TRUNKLINE ports --measure --seconds 0.1 --port udp --port packet",
+    );
+    let (said, why) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{why}");
+    assert!(said.contains("packet     not measured: "), "{said}");
+    assert!(said.contains("half round trip"), "{said}");
+    assert!(why.contains("udp, without the transport: bw\n"), "{why}");
+}
+
+#[test]
+fn who_may_have_no_namespaces_hears_what_it_takes() {
+    let mut command = crate::trunkline(&["ports", "--measure"]);
+    if rustix::process::geteuid().is_root() {
+        let mut less = Command::new("setpriv");
+        less.args(["--bounding-set", "-sys_admin"]);
+        less.arg(command.get_program()).args(command.get_args());
+        command = less;
+    }
+    let said = complaint(&command.output().unwrap(), 1);
+    assert!(
+        said.starts_with("cannot make a network namespace: "),
+        "{said}"
+    );
+    assert!(
+        said.ends_with(": run it as root (it takes CAP_SYS_ADMIN)"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -170,7 +302,7 @@ fn ports_says_what_is_wrong_with_an_address() {
     assert_eq!(output.status.code(), Some(1));
     let (said, why) = (text(&output.stdout), text(&output.stderr));
     let lacks = "192.0.2.1 is not an address of this machine";
-    assert_eq!(said.matches(lacks).count(), 3, "{said}");
+    assert_eq!(said.matches(lacks).count(), 4, "{said}");
     assert!(
         why.ends_with("no kind of port works on 192.0.2.1\n"),
         "{why}"

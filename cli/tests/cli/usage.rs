@@ -157,6 +157,59 @@ fn wrong_command_lines_get_one_line_and_exit_code_2() {
             "different families",
             "trunkline bench",
         ),
+        (
+            &["bench", "bw", "--connect", "::1", "--yardstick", "rdma"],
+            "invalid value 'rdma' for '--yardstick <YARDSTICK>'",
+            "trunkline bench",
+        ),
+        (
+            &[
+                "bench",
+                "rate",
+                "--connect",
+                "::1",
+                "--yardstick",
+                "tcp",
+                "--qps",
+                "2",
+            ],
+            "'--yardstick <YARDSTICK>' cannot be used with '--qps <N>'",
+            "trunkline bench",
+        ),
+        (
+            &[
+                "bench",
+                "lat",
+                "--connect",
+                "::1",
+                "--yardstick",
+                "port",
+                "--op",
+                "read",
+            ],
+            "--yardstick has no READ: --op is send or write",
+            "trunkline bench",
+        ),
+        (
+            &["ports", "--measure", "--address", "127.0.0.1"],
+            "'--measure' cannot be used with '--address <IP>'",
+            "trunkline ports",
+        ),
+        (
+            &["ports", "--seconds", "2"],
+            "not provided: --measure",
+            "trunkline ports",
+        ),
+        (
+            &["ports", "--measure", "--port", "carrier-pigeon"],
+            "carrier-pigeon",
+            "trunkline ports",
+        ),
+        (
+            &["ports", "--measure", "--seconds", "0"],
+            "'--seconds <SECS>': 0 is not in 0.05..=3600",
+            "trunkline ports",
+        ),
     ] {
         let output = run(words);
         let line = complaint(&output, 2);
@@ -183,6 +236,7 @@ fn a_server_refuses_what_only_clients_choose() {
             (_, "") => None,
             ("bind", _) => Some("127.0.0.1"),
             ("op", _) => Some("read"),
+            ("yardstick", _) => Some("tcp"),
             ("control", _) => Some("delay"),
             _ => Some("1"),
         };

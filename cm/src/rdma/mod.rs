@@ -706,8 +706,7 @@ impl<R: Random> RdmaCm<R> {
     /// When to call [`handle_timeout`](Self::handle_timeout) next. May change after any other call.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let due = [self.ib.poll_timeout(), self.deserted.due()];
-        due.into_iter().flatten().min()
+        Instant::earliest([self.ib.poll_timeout(), self.deserted.due()])
     }
 
     /// Does what is due. Early or repeated calls are harmless.

@@ -184,6 +184,8 @@ pub struct AckOut<'a> {
     pub timestamp: u32,
     /// Timestamp received last, 0 for none.
     pub echo: u32,
+    /// The UDP source port whose packets come out at the wrong worker, or 0.
+    pub astray: u16,
 }
 
 /// Something the owner of a connection must act on.

@@ -336,6 +336,14 @@ impl<I: Copy> Delivery<I> {
         }
     }
 
+    /// The link of this host works again, after it did not. What is in flight is asked about soon,
+    /// however long the waits had grown. Whether [`poll_timeout`](Self::poll_timeout) may have
+    /// moved closer.
+    pub fn link_up(&mut self, now: Instant) -> bool {
+        let window = self.window.as_mut();
+        window.is_some_and(|window| window.sender.link_up(now))
+    }
+
     /// When anything came from the peer last, or it was made or probed.
     pub const fn heard_at(&self) -> Instant {
         self.heard_at
@@ -418,6 +426,14 @@ impl<I: Copy> Delivery<I> {
     pub fn is_ack_due(&self, now: Instant) -> bool {
         let window = self.window.as_ref();
         window.is_some_and(|window| window.receiver.is_due(now))
+    }
+
+    /// The peer is told that packets from this UDP source port of its come out at the wrong worker,
+    /// if the connection is active.
+    pub fn tell_astray(&mut self, from: u16) {
+        if let Some(window) = &mut self.window {
+            window.receiver.tell_astray(from);
+        }
     }
 
     /// The pure acknowledgement that is due, if one is; it counts as sent.

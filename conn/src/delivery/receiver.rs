@@ -50,6 +50,8 @@ pub(super) struct Receiver {
     fresh: bool,
     pub(super) ce: u32,
     pub(super) reverse: Reverse,
+    /// The source port that the next acknowledgement names, or 0.
+    astray: u16,
     words: [u64; MAX_SACK_WORDS],
 }
 
@@ -77,6 +79,7 @@ impl Receiver {
             fresh: false,
             ce: 0,
             reverse: Reverse::default(),
+            astray: 0,
             words: [0; MAX_SACK_WORDS],
         }
     }
@@ -91,6 +94,7 @@ impl Receiver {
         self.max_words = ((packet as usize).saturating_sub(72) / 8).clamp(1, MAX_SACK_WORDS);
         self.ack_every = ack_every;
         self.reverse = Reverse::default();
+        self.astray = 0;
         self.acknowledged();
         (self.timestamp, self.fresh, self.last_ce) = (0, false, false);
     }
@@ -253,6 +257,13 @@ impl Receiver {
         self.note(now, packet, delay_ns, counters);
     }
 
+    /// The next acknowledgement names this source port. A packet with one would not say it.
+    pub(super) const fn tell_astray(&mut self, from: u16) {
+        self.astray = from;
+        self.ack_now = true;
+        self.needs_pure = true;
+    }
+
     pub(super) fn is_due(&self, now: Instant) -> bool {
         let every = if self.held > 0 {
             self.ack_every.min(ACK_EVERY_WITH_HOLES)
@@ -279,6 +290,7 @@ impl Receiver {
             delay_ns: u32::try_from(now.since(self.timestamp_at)).unwrap_or(u32::MAX),
             timestamp: ticks(now),
             echo: self.timestamp,
+            astray: core::mem::take(&mut self.astray),
         })
     }
 

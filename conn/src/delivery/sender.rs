@@ -271,6 +271,7 @@ impl<I: Copy> Sender<I> {
         let bytes = self.cwnd.saturating_sub(self.in_flight + self.lost_bytes);
         self.grant = 0;
         if room == 0 || bytes == 0 || self.dead {
+            self.pacer.kept();
             return 0;
         }
         let count = room

@@ -90,6 +90,16 @@ impl Timers {
         self.probes == 1
     }
 
+    /// Silence until now was that of this host's own link, and says nothing of the peer: waits grow
+    /// from the shortest one again. Whether they had grown.
+    pub(super) fn begin_anew(&mut self, now: Instant) -> bool {
+        let grown = self.probes > 1;
+        if grown {
+            (self.base, self.probes) = (now, 1);
+        }
+        grown
+    }
+
     /// Probes since the last acknowledgement.
     pub(super) const fn probes(&self) -> u32 {
         self.probes
@@ -158,6 +168,25 @@ mod tests {
         assert_eq!(waits([busy, (2 * SECOND, 10_000)]), MIN_WAIT_NS);
         assert_eq!(waits([busy, (u64::MAX / 2, 10_000)]), MIN_WAIT_NS);
     }
+
+    #[test]
+    fn waits_that_grew_while_the_link_was_down_begin_anew_when_it_is_up() {
+        let rtt = Rtt::restore(Instant::ZERO, [10_000, 1_000, 8_000]);
+        let mut timers = Timers::default();
+        let wait =
+            |timers: &Timers, now: Instant| timers.probe_at(&rtt, 25_000, 8 * SECOND).since(now);
+        let (up, first) = (Instant::from_nanos(SECOND), wait(&timers, Instant::ZERO));
+        assert!(!timers.begin_anew(up), "nothing has failed");
+        for _ in 0..30 {
+            timers.probing(Instant::from_nanos(SECOND / 2));
+        }
+        assert_eq!(wait(&timers, Instant::from_nanos(SECOND / 2)), SECOND);
+        assert!(timers.begin_anew(up));
+        assert_eq!(wait(&timers, up), 2 * first);
+        // The next one is no first probe: that was no sign of trouble.
+        assert!(!timers.probing(up));
+    }
+
     #[test]
     fn a_peer_that_is_busy_again_is_remembered_from_then_on() {
         let busy = (SECOND, 1_500_000);

@@ -248,6 +248,12 @@ impl ReliableConnection {
         self.held_back &= self.rate.next_send() > now;
     }
 
+    /// The link of this host works again, after it did not: what the peer has not answered goes
+    /// again at the next [`handle_timeout`](Self::handle_timeout), which is due.
+    pub fn link_up(&mut self, now: Instant) {
+        self.requester.timers.begin_anew(&self.config, now);
+    }
+
     /// Builds one datagram.
     pub fn poll_transmit(
         &mut self,
@@ -365,7 +371,7 @@ impl ReliableConnection {
         }
         let paced = self.held_back.then(|| self.rate.next_send());
         let timers = self.requester.timers.next();
-        [paced, timers].into_iter().flatten().min()
+        Instant::earliest([paced, timers])
     }
 
     /// Takes the connection to error at once and says nothing more to the peer: the oldest request

@@ -71,6 +71,14 @@ impl Timers {
         self.doublings = MOST_DOUBLINGS.min(self.doublings + 1);
     }
 
+    /// Silence until now was that of this host's own link, and says nothing of the peer: what waits
+    /// for an answer goes again at once, and no retry counts.
+    pub(super) fn begin_anew(&mut self, config: &Config, now: Instant) {
+        self.retries = config.retry_cnt;
+        self.doublings = 0;
+        self.ack_at = self.ack_at.map(|at| at.min(now));
+    }
+
     /// Takes one retry; `false` when there is none left.
     pub(super) fn take_retry(&mut self) -> bool {
         let left = self.retries > 0;
@@ -129,8 +137,7 @@ impl Timers {
     }
 
     pub(super) fn next(&self) -> Option<Instant> {
-        let all = [self.ack_at, self.rnr_at, self.gap_at];
-        all.into_iter().flatten().min()
+        Instant::earliest([self.ack_at, self.rnr_at, self.gap_at])
     }
 }
 

@@ -41,6 +41,31 @@ fn silence_is_retried_as_often_as_agreed_and_then_fails_the_oldest_request() {
     assert_eq!(bench.engine.stats().retransmitted, 4);
 }
 
+#[test]
+fn what_waits_when_the_link_is_up_again_goes_at_once_and_no_retry_counts() {
+    let mut bench = Bench::new(Config {
+        retry_cnt: 2,
+        timeout: 18,
+        ..config()
+    });
+    bench.engine.link_up(bench.now);
+    assert_eq!(bench.engine.poll_timeout(), None, "nothing waits");
+    bench.post(0, SendOp::Send, 4);
+    assert_eq!(numbers(&bench.sent()), [0]);
+    // It goes down and up more often than a peer may be silent.
+    for _ in 0..10 {
+        assert!(bench.next_timer());
+        assert_eq!(numbers(&bench.sent()), [0]);
+        bench.now = bench.now + 50_000_000;
+        bench.engine.link_up(bench.now);
+        assert_eq!(bench.engine.poll_timeout(), Some(bench.now));
+        bench.engine.handle_timeout(bench.now, &mut bench.qp);
+        assert_eq!(numbers(&bench.sent()), [0]);
+    }
+    assert_eq!(bench.feed(ack(0)), Ok(()));
+    assert_eq!(bench.ends(), [(0, Status::Success)]);
+}
+
 /// One that serves other QPs first, and does again what it is asked for again.
 #[test]
 fn a_slow_peer_is_waited_for_and_asked_again_for_no_more_than_one_message_meanwhile() {

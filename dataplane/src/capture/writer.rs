@@ -2,7 +2,7 @@
 
 use crate::Identification;
 use crate::port::Arrival;
-use crate::udp::MAX_SEND;
+use crate::super_packet::MAX_SEND;
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
 use pcap_file::pcapng::blocks::interface_description::{

@@ -1,10 +1,11 @@
 //! Datagrams in frames that arrived: which are for us, and where they begin.
 
-use super::device::{Device, Unit};
+use super::datagram::datagram;
+use super::device::Device;
 use crate::port::{Arrival, Identification, PortCounters};
 use std::net::IpAddr;
-use trunkline_wire::Frame;
-use trunkline_wire::{IpFields, Mac, Path};
+use std::slice::Chunks;
+use trunkline_wire::{Mac, Roce};
 
 /// Bits of the traffic class that say "congestion experienced".
 const CE: u8 = 3;
@@ -16,15 +17,6 @@ pub(super) struct Arrivals {
     mac: Mac,
     /// Datagrams of the front unit that were given already.
     given: usize,
-}
-
-/// What a unit has for us.
-struct Found<'a> {
-    arrival: Arrival,
-    identification: u16,
-    /// One datagram, or several of `segment` bytes.
-    datagrams: &'a [u8],
-    segment: usize,
 }
 
 impl Arrivals {
@@ -41,28 +33,41 @@ impl Arrivals {
         self.given > 0
     }
 
-    /// Gives up to `limit` datagrams of what `device` has to `sink`; says how many.
+    /// Gives up to `limit` datagrams of what `device` has to `sink`, and frames that hold none for
+    /// us to `strange`; says how many datagrams.
     pub(super) fn receive(
         &mut self,
         device: &mut impl Device,
         limit: usize,
         counters: &mut PortCounters,
         sink: &mut dyn FnMut(&Arrival, &[u8]),
+        strange: &mut dyn FnMut(&[u8], &mut PortCounters),
     ) -> usize {
         let mut given = 0;
         while given < limit {
             let Some(unit) = device.front() else { break };
-            match self.find(&unit) {
-                Some(found) => {
-                    let (count, is_over) = self.give(found, limit - given, counters, sink);
+            let found = match unit.is_cut {
+                true => None,
+                false => datagram(unit.frame, self.mac, self.address),
+            };
+            match (found, unit.segment) {
+                (Some(found), None) => {
+                    give(&found, 0, found.datagram, counters, sink);
+                    given += 1;
+                }
+                (Some(found), Some(segment @ 1..)) => {
+                    let pieces = found.datagram.chunks(segment.into());
+                    let (count, is_over) =
+                        self.give_some(&found, pieces, limit - given, counters, sink);
                     given += count;
                     if !is_over {
                         break;
                     }
+                    self.given = 0;
                 }
-                None => counters.malformed += 1,
+                _ if unit.is_cut => counters.malformed += 1,
+                _ => strange(unit.frame, counters),
             }
-            self.given = 0;
             device.recycle();
         }
         counters.received += given as u64;
@@ -71,66 +76,44 @@ impl Arrivals {
 
     /// Gives up to `limit` datagrams of a unit, behind those that were given. Says how many, and
     /// whether these were the last.
-    fn give(
+    fn give_some(
         &mut self,
-        found: Found<'_>,
+        found: &Roce<'_>,
+        datagrams: Chunks<'_, u8>,
         limit: usize,
         counters: &mut PortCounters,
         sink: &mut dyn FnMut(&Arrival, &[u8]),
     ) -> (usize, bool) {
-        let Found {
-            mut arrival,
-            identification,
-            datagrams,
-            segment,
-        } = found;
-        let all = datagrams.len().div_ceil(segment);
+        let all = datagrams.len();
         if self.given == 0 && all > 1 {
             counters.super_packets_received += 1;
         }
-        let rest = datagrams.chunks(segment).skip(self.given).take(limit);
         let mut count = 0;
-        for datagram in rest {
-            let number = (self.given + count) as u16;
-            arrival.identification = Identification::Seen(identification.wrapping_add(number));
-            sink(&arrival, datagram);
-            counters.received_bytes += datagram.len() as u64;
+        for datagram in datagrams.skip(self.given).take(limit) {
+            give(found, self.given + count, datagram, counters, sink);
             count += 1;
         }
         self.given += count;
         (count, self.given >= all)
     }
+}
 
-    /// What a unit has for us; `None`: it is not whole, or for somebody else.
-    fn find<'a>(&self, unit: &Unit<'a>) -> Option<Found<'a>> {
-        if unit.is_cut {
-            return None;
-        }
-        let frame = Frame::parse(unit.frame).ok()?;
-        let is_ours = frame.vlan.is_none() && frame.eth.dst == self.mac;
-        let roce = frame
-            .roce()
-            .filter(|roce| is_ours && roce.path.dst == self.address && !roce.datagram.is_empty())?;
-        let traffic_class = roce.path.traffic_class;
-        let arrival = Arrival {
-            path: Path {
-                ip: IpFields::DEFAULT,
-                ..roce.path
-            },
-            identification: Identification::Seen(roce.identification),
-            ce: traffic_class & CE == CE,
-            waited_ns: 0,
-        };
-        let segment = match unit.segment {
-            Some(0) => return None,
-            Some(segment) => segment.into(),
-            None => roce.datagram.len(),
-        };
-        Some(Found {
-            arrival,
-            identification: roce.identification,
-            datagrams: roce.datagram,
-            segment,
-        })
-    }
+/// Gives a datagram, before which there are so many in what was found.
+#[inline]
+fn give(
+    found: &Roce<'_>,
+    before: usize,
+    datagram: &[u8],
+    counters: &mut PortCounters,
+    sink: &mut dyn FnMut(&Arrival, &[u8]),
+) {
+    let identification = found.identification.wrapping_add(before as u16);
+    let arrival = Arrival {
+        path: found.path,
+        identification: Identification::Seen(identification),
+        ce: found.path.traffic_class & CE == CE,
+        waited_ns: 0,
+    };
+    sink(&arrival, datagram);
+    counters.received_bytes += datagram.len() as u64;
 }

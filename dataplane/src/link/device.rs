@@ -1,7 +1,7 @@
 //! What a port of raw frames asks of whatever carries them: room for a frame, a burst out, a burst
 //! in, nothing else. What is in the frames is the business of [`LinkPort`](super::LinkPort).
 
-use crate::port::PortError;
+use crate::port::{LinkState, PortError};
 use std::fmt;
 use std::os::fd::BorrowedFd;
 
@@ -13,9 +13,17 @@ pub trait Device: fmt::Debug {
     /// Most bytes of a frame.
     fn max_frame(&self) -> usize;
 
-    /// Room for one frame of `length` bytes, at most [`max_frame`](Self::max_frame): that of an
-    /// earlier frame, whose bytes it has, and the same each time until it is pushed. `None`: there
-    /// is none before the next kick, or before the medium has taken some.
+    /// Most bytes of a frame that holds several datagrams, of which the medium makes as many
+    /// frames: at least those of any other frame. `None`: it makes none. Who does finishes their
+    /// checksums.
+    fn max_super_packet(&self) -> Option<usize> {
+        None
+    }
+
+    /// Room for one frame of `length` bytes, at most [`max_frame`](Self::max_frame) or
+    /// [`max_super_packet`](Self::max_super_packet): that of an earlier frame, whose bytes it has,
+    /// and the same each time until it is pushed, with what was written to it. `None`: there is
+    /// none before the next kick, or before the medium has taken some.
     fn allocate(&mut self, length: usize) -> Option<&mut [u8]>;
 
     /// Whether it, or who gets the frame, finishes a UDP checksum that is the sum of the pseudo
@@ -24,9 +32,9 @@ pub trait Device: fmt::Debug {
         false
     }
 
-    /// The frame that was allocated last is whole: it goes with the next kick. Where its checksum
-    /// is to be finished its UDP header is at `udp`.
-    fn push(&mut self, udp: Option<usize>);
+    /// The frame that was allocated last is whole: it goes with the next kick, which does what is
+    /// `left` to do of it.
+    fn push(&mut self, left: Option<Offload>);
 
     /// Hands over what was pushed, oldest first. What the medium does not take now stays for the
     /// next kick; while an interface is down it stays, or is refused.
@@ -52,18 +60,42 @@ pub trait Device: fmt::Debug {
     /// there is room again after a kick that left something. `None`: it has to be polled.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
+    /// What it knows of its link: for interfaces that no kernel has.
+    fn link(&self) -> Option<LinkState> {
+        None
+    }
+
     /// Frames that arrived and were lost since there was no room for them, since it was opened.
     fn missed(&mut self) -> u64 {
         0
     }
 }
 
-/// What became of a kick.
+/// What is left to whoever takes a frame.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Offload {
+    /// Where its UDP header is, in which a checksum is to be finished that is the sum of the pseudo
+    /// header.
+    pub udp: usize,
+    /// It is a super-packet, and each frame that is made of it has such a checksum.
+    pub joined: Option<Joined>,
+}
+
+/// Datagrams in a frame.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Joined {
+    /// Bytes of each of them; the last may have fewer.
+    pub segment: u16,
+    /// How many they are.
+    pub count: u8,
+}
+
+/// What became of a kick. Of a super-packet each datagram counts.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Kicked {
-    /// Frames that the medium took.
+    /// Datagrams that the medium took.
     pub sent: usize,
-    /// Frames that the medium refused, and that are lost.
+    /// Datagrams that the medium refused, and that are lost.
     pub refused: usize,
     /// Some wait for the next kick, and there is room when the descriptor is writable.
     pub is_full: bool,

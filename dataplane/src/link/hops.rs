@@ -1,12 +1,14 @@
-//! Where frames to a peer go, as the kernel knows it.
+//! Where frames to a peer go.
 //!
-//! The kernel owns the interface: it has the routes, and asks the link for neighbours. A port that
-//! goes past it asks it once, and again from time to time, as routes change and hosts move. What
-//! the kernel never sends to itself it does not confirm by itself either: what has become stale is
-//! solicited.
+//! Who has the interface, the kernel or the ports, has the routes and asks the link for neighbours.
+//! A port asks that once, and again from time to time, as routes change and hosts move. What the
+//! kernel never sends to itself it does not confirm by itself either: what has become stale is
+//! solicited. The headers of frames to a peer are kept with the answer, and last as long.
 
+use super::LinkInterface;
+use super::headers::Headers;
 use crate::errno::Errno;
-use crate::routes::{Entry, KernelRoutes, Neighbour, NextHop, RouteError, Routes};
+use crate::routes::{Neighbour, NeighbourEntry, NextHop, RouteError, Routes};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -18,77 +20,140 @@ const KNOWN_FOR: Duration = Duration::from_secs(2);
 const ASKED_FOR: Duration = Duration::from_millis(1);
 /// How long it is relied upon that there is no way, or no answer.
 const GONE_FOR: Duration = Duration::from_millis(100);
+/// What who sends to a neighbour that does not answer is told.
+pub(super) const SILENT: Errno = Errno::new(libc::EHOSTUNREACH);
 /// Peers that are kept: beyond that all are asked for again.
 const MOST: usize = 16_384;
 
 /// Where frames to a peer go.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Way {
-    /// To this address of the link.
-    To(Mac),
+pub(super) enum Way<To> {
+    /// To this address of the link, or with these headers.
+    To(To),
     /// The neighbour is being asked for.
     Asked,
     /// Nowhere: what the system would say to who sends there.
     Nowhere(Errno),
 }
 
+impl<To> Way<To> {
+    fn map<Other>(self, to: impl FnOnce(To) -> Other) -> Way<Other> {
+        match self {
+            Self::To(there) => Way::To(to(there)),
+            Self::Asked => Way::Asked,
+            Self::Nowhere(error) => Way::Nowhere(error),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Hop {
-    way: Way,
+    peer: IpAddr,
+    way: Way<Headers>,
     until: Instant,
+    /// Where frames went last, unless nobody answers there any more.
+    last: Option<Mac>,
 }
 
 /// The ways from one address of ours by one interface.
 #[derive(Debug)]
 pub(super) struct Hops {
-    routes: KernelRoutes,
+    routes: Box<dyn Routes + Send>,
     interface: u32,
-    known: HashMap<IpAddr, Hop>,
+    address: IpAddr,
+    mac: Mac,
+    known: Vec<Hop>,
+    /// Where each peer is among them.
+    places: HashMap<IpAddr, usize>,
+    /// The place that was asked for last: most frames go where the one before went.
+    recent: usize,
 }
 
 impl Hops {
-    /// # Errors
-    /// The kernel cannot be asked.
-    pub(super) fn open(local: IpAddr, interface: u32) -> Result<Self, RouteError> {
-        Ok(Self {
-            routes: KernelRoutes::open(local)?,
-            interface,
-            known: HashMap::new(),
-        })
+    /// As `routes` knows them, from `address` by `interface`.
+    pub(super) fn new(
+        routes: Box<dyn Routes + Send>,
+        address: IpAddr,
+        interface: &LinkInterface,
+    ) -> Self {
+        Self {
+            routes,
+            interface: interface.index,
+            address,
+            mac: interface.mac,
+            known: Vec::new(),
+            places: HashMap::new(),
+            recent: 0,
+        }
     }
 
-    /// Where frames to `peer` go at the moment.
+    /// Where frames to `peer`, an address of the family of ours, go at the moment.
     #[inline]
-    pub(super) fn way(&mut self, peer: IpAddr, now: Instant) -> Way {
-        match self.known.get(&peer) {
-            Some(hop) if now < hop.until => hop.way,
-            _ => self.ask(peer, now),
+    pub(super) fn way(&mut self, peer: IpAddr, now: Instant) -> &Way<Headers> {
+        let recent = self.known.get(self.recent);
+        if !recent.is_some_and(|hop| hop.peer == peer && now < hop.until) {
+            self.recent = self.find(peer, now);
+        }
+        &self.known[self.recent].way
+    }
+
+    /// The place of an answer that can be relied upon.
+    #[inline(never)]
+    fn find(&mut self, peer: IpAddr, now: Instant) -> usize {
+        match self.places.get(&peer) {
+            Some(place) if now < self.known[*place].until => *place,
+            place => self.ask(peer, place.copied(), now),
         }
     }
 
     #[cold]
-    fn ask(&mut self, peer: IpAddr, now: Instant) -> Way {
-        let way = self
+    fn ask(&mut self, peer: IpAddr, place: Option<usize>, now: Instant) -> usize {
+        let found = self
             .look(peer)
             .unwrap_or_else(|error| Way::Nowhere(errno(&error)));
-        let relied_upon = match way {
+        let relied_upon = match found {
             Way::To(_) => KNOWN_FOR,
             Way::Asked => ASKED_FOR,
             Way::Nowhere(_) => GONE_FOR,
         };
-        if self.known.len() >= MOST {
-            self.known.clear();
-        }
-        let until = now + relied_upon;
-        self.known.insert(peer, Hop { way, until });
-        way
+        let before = place.and_then(|place| self.known[place].last);
+        let (way, last) = match (found, before) {
+            (Way::To(mac), _) => (found, Some(mac)),
+            // The kernel forgets neighbours with a link that goes down, and asks for them once a
+            // second: frames need not wait for that.
+            (Way::Asked, Some(mac)) => (Way::To(mac), before),
+            (Way::Nowhere(error), _) if error == SILENT => (found, None),
+            _ => (found, before),
+        };
+        let hop = Hop {
+            peer,
+            way: way.map(|mac| Headers::new([self.mac, mac], [self.address, peer])),
+            until: now + relied_upon,
+            last,
+        };
+        self.keep(hop, place)
     }
 
-    fn look(&mut self, peer: IpAddr) -> Result<Way, RouteError> {
+    /// Keeps a hop in its place, or in a new one, and says which.
+    fn keep(&mut self, hop: Hop, place: Option<usize>) -> usize {
+        if let Some(place) = place {
+            self.known[place] = hop;
+            return place;
+        }
+        if self.known.len() >= MOST {
+            self.known.clear();
+            self.places.clear();
+        }
+        self.places.insert(hop.peer, self.known.len());
+        self.known.push(hop);
+        self.known.len() - 1
+    }
+
+    fn look(&mut self, peer: IpAddr) -> Result<Way<Mac>, RouteError> {
         let to = SocketAddr::new(peer, 0);
         let hop = self.routes.next_hop(to)?;
         if hop.interface != self.interface {
-            return Ok(Way::Nowhere(Errno::new(libc::EHOSTUNREACH)));
+            return Ok(Way::Nowhere(SILENT));
         }
         if !hop.has_neighbour {
             // A loop: whoever is there takes all that comes.
@@ -98,7 +163,12 @@ impl Hops {
         self.judge(to, &hop, entry)
     }
 
-    fn judge(&mut self, to: SocketAddr, hop: &NextHop, entry: Entry) -> Result<Way, RouteError> {
+    fn judge(
+        &mut self,
+        to: SocketAddr,
+        hop: &NextHop,
+        entry: NeighbourEntry,
+    ) -> Result<Way<Mac>, RouteError> {
         debug_assert!(hop.has_neighbour, "who has none is not asked for");
         match (entry.state, entry.mac) {
             (Neighbour::Known, Some(mac)) => {
@@ -109,7 +179,7 @@ impl Hops {
             }
             (Neighbour::Silent, _) => {
                 self.routes.solicit(to)?;
-                Ok(Way::Nowhere(Errno::new(libc::EHOSTUNREACH)))
+                Ok(Way::Nowhere(SILENT))
             }
             (Neighbour::Asked, _) => Ok(Way::Asked),
             (Neighbour::Unknown | Neighbour::Known, _) => {
@@ -131,4 +201,119 @@ fn errno(error: &RouteError) -> Errno {
         RouteError::Family { .. } | RouteError::Interface { .. } => Some(libc::EINVAL),
     };
     Errno::new(code.unwrap_or(libc::EHOSTUNREACH))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests {
+    use super::*;
+    use crate::udp::InterfaceName;
+    use std::sync::{Arc, Mutex};
+
+    const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 9, 0, 1));
+    const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 9, 0, 2));
+    const OWN_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
+    const MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
+
+    /// Knows what it was told last.
+    #[derive(Clone, Debug)]
+    struct Told(Arc<Mutex<(Neighbour, Option<Mac>)>>);
+
+    impl Routes for Told {
+        fn next_hop(&mut self, peer: SocketAddr) -> Result<NextHop, RouteError> {
+            Ok(NextHop {
+                source: HERE,
+                interface: 7,
+                address: peer.ip(),
+                mtu: 1500,
+                has_neighbour: true,
+            })
+        }
+
+        fn entry(&mut self, _: &NextHop) -> Result<NeighbourEntry, RouteError> {
+            let (state, mac) = *self.0.lock().unwrap();
+            let is_stale = false;
+            Ok(NeighbourEntry {
+                state,
+                mac,
+                is_stale,
+            })
+        }
+
+        fn solicit(&mut self, _: SocketAddr) -> Result<(), RouteError> {
+            Ok(())
+        }
+    }
+
+    fn hops(told: &Told) -> Hops {
+        let interface = LinkInterface {
+            index: 7,
+            name: InterfaceName::new(b"near"),
+            mac: OWN_MAC,
+            mtu: 1500,
+            queues: 1,
+        };
+        Hops::new(Box::new(told.clone()), HERE, &interface)
+    }
+
+    /// A way with the headers that frames have on it.
+    fn headed(way: Way<Mac>) -> Way<Headers> {
+        way.map(|mac| Headers::new([OWN_MAC, mac], [HERE, PEER]))
+    }
+
+    #[test]
+    fn a_neighbour_that_is_asked_for_again_is_where_it_was_until_it_is_silent_or_elsewhere() {
+        let told = Told(Arc::new(Mutex::new((Neighbour::Unknown, None))));
+        let mut hops = hops(&told);
+        let mut now = Instant::now();
+        let other = Mac([2, 0, 0, 0, 0, 3]);
+        for (state, mac, way) in [
+            (Neighbour::Unknown, None, Way::Asked),
+            (Neighbour::Known, Some(MAC), Way::To(MAC)),
+            // Its link was down.
+            (Neighbour::Unknown, None, Way::To(MAC)),
+            (Neighbour::Asked, None, Way::To(MAC)),
+            (Neighbour::Known, Some(other), Way::To(other)),
+            (Neighbour::Asked, None, Way::To(other)),
+            (Neighbour::Silent, None, Way::Nowhere(SILENT)),
+            (Neighbour::Asked, None, Way::Asked),
+        ] {
+            *told.0.lock().unwrap() = (state, mac);
+            now += KNOWN_FOR;
+            assert_eq!(*hops.way(PEER, now), headed(way), "{state:?}");
+        }
+    }
+
+    #[test]
+    fn a_neighbour_that_is_asked_for_is_looked_for_again_soon() {
+        let told = Told(Arc::new(Mutex::new((Neighbour::Known, Some(MAC)))));
+        let mut hops = hops(&told);
+        let start = Instant::now();
+        assert_eq!(*hops.way(PEER, start), headed(Way::To(MAC)));
+        *told.0.lock().unwrap() = (Neighbour::Asked, None);
+        assert_eq!(*hops.way(PEER, start + KNOWN_FOR), headed(Way::To(MAC)));
+        let other = Mac([2, 0, 0, 0, 0, 3]);
+        *told.0.lock().unwrap() = (Neighbour::Known, Some(other));
+        let soon = start + KNOWN_FOR + ASKED_FOR;
+        assert_eq!(*hops.way(PEER, soon), headed(Way::To(other)));
+    }
+    #[test]
+    fn peers_in_turns_have_headers_of_their_own_each_until_its_time_is_over() {
+        let told = Told(Arc::new(Mutex::new((Neighbour::Known, Some(MAC)))));
+        let mut hops = hops(&told);
+        let start = Instant::now();
+        let peers = (2..=200).map(|last| IpAddr::from([10, 9, 0, last]));
+        let other = Mac([2, 0, 0, 0, 0, 3]);
+        for (after, mac) in [
+            (Duration::ZERO, MAC),
+            (KNOWN_FOR / 2, MAC),
+            (KNOWN_FOR, other),
+        ] {
+            for peer in peers.clone() {
+                let headers = Headers::new([OWN_MAC, mac], [HERE, peer]);
+                assert_eq!(*hops.way(peer, start + after), Way::To(headers));
+            }
+            *told.0.lock().unwrap() = (Neighbour::Known, Some(other));
+        }
+    }
 }

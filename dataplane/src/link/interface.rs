@@ -43,6 +43,51 @@ impl LinkInterface {
             queues: queues(&name, socket),
         })
     }
+
+    /// Whether it is a VLAN of another one (`ETHTOOL_GDRVINFO`). Where that does not insert tags by
+    /// itself, the kernel looks for the headers of a super-packet in the wrong place, and loses it.
+    pub(super) fn is_vlan(&self, socket: BorrowedFd<'_>) -> bool {
+        driver(&self.name, socket).starts_with(VLAN)
+    }
+}
+
+/// What the kernel calls the driver of VLANs.
+const VLAN: &[u8] = b"802.1Q VLAN";
+
+/// What the driver of an interface calls itself; zeros behind it, and where it does not say.
+fn driver(name: &InterfaceName, socket: BorrowedFd<'_>) -> [u8; 32] {
+    let mut info = DriverInfo {
+        cmd: GET_DRIVER,
+        ..DriverInfo::default()
+    };
+    ask_ethtool(name, socket, (&raw mut info).cast());
+    info.driver
+}
+
+/// `struct ethtool_drvinfo`
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct DriverInfo {
+    cmd: u32,
+    driver: [u8; 32],
+    others: [[u8; 32]; 4],
+    reserved: [u8; 12],
+    counts: [u32; 5],
+}
+
+const _: () = assert!(size_of::<DriverInfo>() == 196);
+
+/// `ETHTOOL_GDRVINFO`
+const GET_DRIVER: u32 = 3;
+
+/// Asks the driver of an interface what `question` begins with (`SIOCETHTOOL`); gives whether it
+/// has answered.
+fn ask_ethtool(name: &InterfaceName, socket: BorrowedFd<'_>, question: *mut libc::c_char) -> bool {
+    let mut request = request(name);
+    request.ifr_ifru.ifru_data = question;
+    // SAFETY: this request reads and writes an `ifreq`, and the structure that its data leads to.
+    let asked = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
+    asked == 0
 }
 
 /// A question about an interface (netdevice(7)).
@@ -62,13 +107,9 @@ fn queues(name: &InterfaceName, socket: BorrowedFd<'_>) -> u32 {
         cmd: GET_CHANNELS,
         ..Channels::default()
     };
-    let mut request = request(name);
-    request.ifr_ifru.ifru_data = (&raw mut channels).cast();
-    // SAFETY: this request reads and writes an `ifreq`, and the structure that its data leads to.
-    let asked = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
-    match asked {
-        0 => (channels.rx_count + channels.combined_count).max(1),
-        _ => 1,
+    match ask_ethtool(name, socket, (&raw mut channels).cast()) {
+        true => (channels.rx_count + channels.combined_count).max(1),
+        false => 1,
     }
 }
 

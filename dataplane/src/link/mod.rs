@@ -16,17 +16,28 @@
 //! them; over IPv6 with one, as firewalls and hosts drop what has none. The identification of what
 //! comes is seen. Of a UDP socket's super-packet that comes whole, as it does over veth(4), the
 //! datagrams are taken apart, and have the identifications that they would have had.
+//!
+//! The headers to a destination are written once, with the answer where it is (headers.rs), and
+//! what arrives is checked at fixed places (datagram.rs).
 
+mod address;
+mod alone;
 mod arrivals;
+mod datagram;
 pub mod device;
 mod guard;
+mod headers;
+mod held;
 mod hops;
+mod icmp;
 mod interface;
+mod open;
 mod own;
 pub mod packet;
 mod wake;
 pub mod xdp;
 
+pub use address::{LinkAddress, LinkConfig, LinkOpenError};
 pub use device::Device;
 pub use interface::LinkInterface;
 pub use packet::PacketDevice;
@@ -37,112 +48,52 @@ use crate::links::{KernelLink, LinkChanges};
 use crate::port::{
     Arrival, Capabilities, Egress, LinkState, Port, PortCounters, PortError, PortEvent, Slot,
 };
-use crate::routes::{KernelRoutes, RouteError, Routes};
-use crate::udp::{self, InterfaceName, UdpOpenError};
+use crate::reidentify::reidentify;
+use crate::routes::{KernelRoutes, Routes};
+use crate::super_packet::{MAX_SEND, SuperPacket};
+use crate::udp;
+use address::Owner;
+use alone::Heard;
 use arrivals::Arrivals;
-use guard::Guard;
-use hops::{Hops, Way};
+use device::Offload;
+use headers::{ETHERNET, UDP};
+use held::{Datagram, Held, ToPeer};
+use hops::{Hops, SILENT, Way};
+use open::Open;
 use own::Own;
 use std::collections::VecDeque;
-use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
-use trunkline_wire::Frame;
-use trunkline_wire::{InternetSum, Mac, Path, ROCE_PORT, Workers};
+use trunkline_wire::{InternetSum, Path};
 use wake::Wake;
 
 /// Most events that wait; later ones are lost.
 const EVENTS: usize = 64;
-/// UDP source ports from here on are for whoever wants them (RFC 6335, 6).
-const FIRST_SOURCE_PORT: u16 = 49_152;
-/// Most bytes of a datagram over IPv4.
-const MOST: usize = 65_507;
-/// How often ICMP errors are looked for.
-const LOOK_FOR_ERRORS: Duration = Duration::from_millis(1);
-
-/// Why a port of raw frames could not be opened.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum LinkOpenError {
-    /// The address cannot be had.
-    #[error(transparent)]
-    Address(#[from] UdpOpenError),
-    /// No interface has the address.
-    #[error("{address} is not an address of an interface of this machine")]
-    NotLocal {
-        /// The address.
-        address: IpAddr,
-    },
-    /// Raw frames go to the UDP port of RoCEv2 alone.
-    #[error("raw frames go to UDP port 4791, not to {port}: use a UDP port")]
-    UdpPort {
-        /// The port asked for.
-        port: u16,
-    },
-    /// The interface carries other frames.
-    #[error("interface {interface} carries no Ethernet frames: use a UDP port")]
-    NoEthernet {
-        /// Its name.
-        interface: InterfaceName,
-    },
-    /// The user may not.
-    #[error("{what} on {interface} takes {privilege}: run as root, or use a UDP port")]
-    NoPrivilege {
-        /// What it takes privilege for.
-        what: &'static str,
-        /// The name of the interface.
-        interface: InterfaceName,
-        /// What is missing (capabilities(7)).
-        privilege: &'static str,
-    },
-    /// The AF_XDP device cannot be had.
-    #[error(transparent)]
-    Xdp(#[from] XdpOpenError),
-    /// Each worker has one queue of the interface, and frames in others would be lost.
-    #[error(
-        "interface {interface} has {queues} receive queues, and the node {workers} workers: give \
-         both the same, by `ethtool -L {interface} combined {workers}` or other workers"
-    )]
-    Queues {
-        /// The name of the interface.
-        interface: InterfaceName,
-        /// Its queues.
-        queues: u32,
-        /// The node's workers.
-        workers: u8,
-    },
-    /// The kernel cannot be asked for routes.
-    #[error(transparent)]
-    Routes(#[from] RouteError),
-    /// A system call failed.
-    #[error("{call}: {source}")]
-    System {
-        /// The call.
-        call: &'static str,
-        /// What the system said.
-        source: io::Error,
-    },
-}
+/// How often ICMP errors, and what neighbours need, are looked for.
+const LOOK: Duration = Duration::from_millis(1);
+/// Peers whose held datagrams have their turn at a time: each may take a system call.
+const TURNS: usize = 16;
+/// Flushes after a fetch that take its time: in a round of a worker there are two.
+const ON_TIME: u8 = 2;
+/// How often it is asked how many frames were missed.
+const COUNT: Duration = Duration::from_millis(100);
 
 /// What becomes of the slot given out last.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Fate {
     /// A frame of the device is to go out.
-    Sent {
-        length: usize,
-        /// Over IPv6, what its checksum begins with.
-        sum: Option<InternetSum>,
-    },
+    Sent { open: Open },
+    /// It joins the frame that is open.
+    Joins { length: usize },
     /// It comes back from here.
     Own,
     /// It is dropped: the port does not lead there.
     Misrouted,
     /// It is dropped: longer than the interface carries.
     TooLong { dst: IpAddr, length: usize },
-    /// It is dropped: the neighbour is not known yet.
-    Unknown,
+    /// It is held: the neighbour is not known yet.
+    Held { path: Path },
     /// It is dropped: there is no way.
     NoWay { dst: IpAddr, error: Errno },
 }
@@ -152,11 +103,10 @@ enum Fate {
 pub struct LinkPort<D> {
     device: D,
     address: IpAddr,
-    interface: LinkInterface,
     max_datagram: usize,
     hops: Hops,
-    /// Shared by the ports of all workers.
-    guard: Arc<Guard>,
+    /// Who has the interface; shared by the ports of all workers.
+    owner: Owner,
     wake: Wake,
     arrivals: Arrivals,
     own: Own,
@@ -164,8 +114,11 @@ pub struct LinkPort<D> {
     own_first: bool,
     /// What becomes of the slot given out last, if that was not committed.
     reserved: Option<Fate>,
-    /// Where datagrams are built that are dropped.
+    /// The frame built last, where others may join it.
+    open: Option<Open>,
+    /// Where datagrams are built that are dropped or held.
     waste: Vec<u8>,
+    held: Held,
     source_ports: Vec<u16>,
     events: VecDeque<PortEvent>,
     counters: PortCounters,
@@ -173,95 +126,13 @@ pub struct LinkPort<D> {
     is_full: bool,
     /// Frames wait for an interface that is down; others would have no room soon.
     is_down: bool,
+    /// What the clock said last, and for how many flushes that does.
     now: Instant,
-    /// When ICMP errors are looked for next.
-    errors_due: Instant,
-}
-
-/// What a port of raw frames is made of.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct LinkConfig {
-    /// UDP source ports beside that of RoCEv2: entropy for switches and receive queues.
-    pub extra_source_ports: usize,
-}
-
-impl LinkConfig {
-    /// The first is the one that answers come to, and ICMP errors.
-    fn source_ports(self) -> Vec<u16> {
-        let extra = (FIRST_SOURCE_PORT..).take(self.extra_source_ports);
-        [ROCE_PORT].into_iter().chain(extra).collect()
-    }
-}
-
-/// What ports of one address share, from which they are opened.
-#[derive(Clone, Debug)]
-pub struct LinkAddress {
-    address: IpAddr,
-    interface: LinkInterface,
-    guard: Arc<Guard>,
-}
-
-impl LinkAddress {
-    /// Takes the address with UDP port `port`, which has to be that of RoCEv2: nobody else may have
-    /// both.
-    ///
-    /// # Errors
-    /// See [`LinkOpenError`].
-    pub fn take(address: IpAddr, port: u16) -> Result<Self, LinkOpenError> {
-        if port != ROCE_PORT {
-            return Err(LinkOpenError::UdpPort { port });
-        }
-        if address.is_unspecified() {
-            return Err(LinkOpenError::NotLocal { address });
-        }
-        let guard = Arc::new(Guard::open(address)?);
-        let interface = LinkInterface::of(address, guard.as_fd())?;
-        Ok(Self {
-            address,
-            interface,
-            guard,
-        })
-    }
-
-    /// The address.
-    pub const fn address(&self) -> IpAddr {
-        self.address
-    }
-
-    /// A worker for each receive queue of the interface.
-    ///
-    /// # Errors
-    /// A node cannot have so many.
-    pub fn queues(&self) -> Result<Workers, LinkOpenError> {
-        let (interface, queues) = (self.interface.name, self.interface.queues);
-        let workers = u8::try_from(queues).ok().and_then(Workers::new);
-        workers.ok_or(LinkOpenError::Queues {
-            interface,
-            queues,
-            workers: Workers::MOST,
-        })
-    }
-
-    /// Whether the interface has a receive queue for each worker, and no other: frames in others
-    /// would get to nobody.
-    ///
-    /// # Errors
-    /// It has more, or fewer.
-    pub fn check_queues(&self, workers: Workers) -> Result<(), LinkOpenError> {
-        if self.queues().is_ok_and(|queues| queues == workers) {
-            return Ok(());
-        }
-        Err(LinkOpenError::Queues {
-            interface: self.interface.name,
-            queues: self.interface.queues,
-            workers: workers.count(),
-        })
-    }
-
-    /// The interface that has it.
-    pub const fn interface(&self) -> &LinkInterface {
-        &self.interface
-    }
+    on_time: u8,
+    /// When ICMP errors, and what neighbours need, are looked for next.
+    look_due: Instant,
+    /// When it is asked next how many frames were missed.
+    count_due: Instant,
 }
 
 impl<D: Device> LinkPort<D> {
@@ -273,24 +144,27 @@ impl<D: Device> LinkPort<D> {
         let LinkAddress {
             address, interface, ..
         } = *at;
+        let owner = at.owner.clone();
         let headers = headers(address);
         let carried = interface.mtu.min(device.max_frame() - ETHERNET);
-        let wake = Wake::new([device.fd(), Some(at.guard.as_fd())].into_iter().flatten());
+        let wake = Wake::new([device.fd(), owner.fd()].into_iter().flatten());
         let wake = wake.map_err(|source| LinkOpenError::System {
             call: "epoll_create1",
             source,
         })?;
         let now = Instant::now();
         Ok(Self {
-            max_datagram: carried.saturating_sub(headers - ETHERNET).min(MOST),
-            hops: Hops::open(address, interface.index)?,
-            guard: Arc::clone(&at.guard),
+            max_datagram: carried.saturating_sub(headers - ETHERNET).min(MAX_SEND),
+            hops: Hops::new(owner.routes(address)?, address, &interface),
+            owner,
             wake,
             arrivals: Arrivals::new(address, interface.mac),
             own: Own::default(),
             own_first: false,
             reserved: None,
+            open: None,
             waste: Vec::new(),
+            held: Held::default(),
             source_ports: config.source_ports(),
             events: VecDeque::new(),
             counters: PortCounters::default(),
@@ -298,10 +172,11 @@ impl<D: Device> LinkPort<D> {
             is_full: false,
             is_down: false,
             now,
-            errors_due: now,
+            on_time: 0,
+            look_due: now,
+            count_due: now + COUNT,
             device,
             address,
-            interface,
         })
     }
 
@@ -310,34 +185,45 @@ impl<D: Device> LinkPort<D> {
         &self.device
     }
 
-    /// What is to become of a datagram.
+    /// What becomes of a datagram that does not leave, wherever its way leads.
     #[inline]
-    fn fate(&mut self, path: &Path, length: usize) -> Result<Mac, Fate> {
-        if path.src != self.address || path.dst.is_ipv4() != path.src.is_ipv4() {
-            return Err(Fate::Misrouted);
-        }
+    fn unfit(&self, path: &Path, length: usize) -> Option<Fate> {
         let dst = path.dst;
-        if dst == self.address {
-            return Err(Fate::Own);
-        }
-        if length > self.max_datagram {
-            return Err(Fate::TooLong { dst, length });
-        }
-        if self.is_down {
+        if path.src != self.address || dst.is_ipv4() != path.src.is_ipv4() {
+            Some(Fate::Misrouted)
+        } else if dst == self.address {
+            Some(Fate::Own)
+        } else if length > self.max_datagram {
+            Some(Fate::TooLong { dst, length })
+        } else if self.is_down {
             let error = Errno::new(libc::ENETDOWN);
-            return Err(Fate::NoWay { dst, error });
+            Some(Fate::NoWay { dst, error })
+        } else {
+            None
         }
-        match self.hops.way(dst, self.now) {
-            Way::To(mac) => Ok(mac),
-            Way::Asked => Err(Fate::Unknown),
-            Way::Nowhere(error) => Err(Fate::NoWay { dst, error }),
-        }
+    }
+
+    /// Room for a datagram that is no frame.
+    #[cold]
+    fn divert(&mut self, path: &Path, length: usize, fate: Fate) -> Option<Slot<'_>> {
+        let datagram = match fate {
+            Fate::Own => self.own.reserve(path, length)?,
+            _ => {
+                self.waste.resize(length, 0);
+                &mut self.waste
+            }
+        };
+        self.reserved = Some(fate);
+        Some(Slot {
+            datagram,
+            identification: 0,
+        })
     }
 
     /// Completes the frame allocated last, whose datagram has so many bytes, by the UDP checksum
     /// that IPv6 asks for: hosts drop what has none, unless a program wants it, and say nothing.
-    /// Gives where the UDP header is, if the device finishes it.
-    fn write_checksum(&mut self, length: usize, sum: InternetSum) -> Option<usize> {
+    /// Gives what is left to the device, if that finishes it.
+    fn write_checksum(&mut self, length: usize, sum: InternetSum) -> Option<Offload> {
         let udp = headers(self.address) - UDP;
         let finishes = self.device.finishes_checksums();
         let packet = self.device.allocate(udp + UDP + length)?.get_mut(udp..)?;
@@ -346,105 +232,247 @@ impl<D: Device> LinkPort<D> {
             false => sum.with(packet).of_udp(),
         };
         packet[6..8].copy_from_slice(&checksum.to_be_bytes());
-        finishes.then_some(udp)
+        finishes.then_some(Offload { udp, joined: None })
+    }
+
+    /// Where a datagram begins in the frame that is open, if it joins that, and what its
+    /// identification is.
+    #[inline]
+    fn place(&self, path: &Path, length: usize) -> Option<(usize, u16)> {
+        let most = self.device.max_super_packet()?;
+        self.open.as_ref()?.place(path, length, most)
+    }
+
+    /// Nothing more joins the frame that is open, if there is one.
+    fn close(&mut self) {
+        let Some(open) = self.open.take() else {
+            return;
+        };
+        let Some(frame) = self.device.allocate(open.frame()) else {
+            // It breaks its word: there was room for it.
+            self.counters.refused += open.packet.count as u64;
+            return;
+        };
+        let left = if open.packet.count > 1 {
+            self.counters.super_packets_sent += 1;
+            Some(open.complete(frame))
+        } else {
+            let sum = open.sum;
+            sum.and_then(|sum| self.write_checksum(open.packet.bytes, sum))
+        };
+        self.device.push(left);
     }
 
     fn drop_datagram(&mut self, fate: Fate) {
         let counters = &mut self.counters;
         match fate {
-            Fate::Sent { .. } | Fate::Own => {}
+            Fate::Sent { .. } | Fate::Joins { .. } | Fate::Own => {}
+            Fate::Held { path } => {
+                // The clock may have been read long ago.
+                let is_held = self.held.hold(path, &self.waste, Instant::now());
+                counters.unreachable += u64::from(!is_held);
+                // Whoever asks for it does so at once.
+                self.look_due = self.now;
+            }
             Fate::Misrouted => counters.misrouted += 1,
             Fate::TooLong { dst, length } => {
                 counters.too_long += 1;
                 self.emit(PortEvent::TooLong { dst, length });
             }
-            Fate::Unknown => counters.unreachable += 1,
-            Fate::NoWay { dst, error } => {
-                counters.unreachable += 1;
-                let event = PortEvent::Unsent { dst, error };
-                if !self.events.contains(&event) {
-                    self.emit(event);
-                }
-            }
+            Fate::NoWay { dst, error } => self.has_no_way(dst, error),
         }
     }
 
-    fn emit(&mut self, event: PortEvent) {
-        if self.events.len() < EVENTS {
-            self.events.push_back(event);
-        }
-    }
-
-    /// Reads what ICMP errors there are, now and then: it takes a system call.
-    fn read_errors(&mut self) {
-        if self.now < self.errors_due {
-            return;
-        }
-        self.errors_due = self.now + LOOK_FOR_ERRORS;
-        for event in self.guard.refused() {
+    fn has_no_way(&mut self, dst: IpAddr, error: Errno) {
+        self.counters.unreachable += 1;
+        let event = PortEvent::Unsent { dst, error };
+        if !self.events.contains(&event) {
             self.emit(event);
         }
     }
+
+    /// Datagrams that are held leave, where their neighbours have answered. Gives whether any does.
+    /// Whoever makes a port send to many that are not there has it ask for few of them at a time.
+    #[cold]
+    fn release(&mut self) -> bool {
+        let mut any = false;
+        for _ in 0..self.held.peers().min(TURNS) {
+            let Some((peer, datagrams)) = self.held.take_turn() else {
+                break;
+            };
+            any |= self.release_to(peer, datagrams);
+        }
+        any
+    }
+
+    fn release_to(&mut self, peer: IpAddr, mut datagrams: ToPeer) -> bool {
+        let (now, mut any) = (self.now, false);
+        if *self.hops.way(peer, now) == Way::Asked {
+            while datagrams.pop_front_if(|first| first.is_over(now)).is_some() {
+                self.has_no_way(peer, SILENT);
+            }
+            self.held.put_back(peer, datagrams);
+            return false;
+        }
+        while let Some(Datagram { path, bytes, .. }) = datagrams.front() {
+            let Some(slot) = self.reserve(path, bytes.len()) else {
+                break;
+            };
+            slot.datagram.copy_from_slice(bytes);
+            // It was sealed for 0.
+            reidentify(path, 0, slot.identification, slot.datagram);
+            self.commit();
+            datagrams.pop_front();
+            any = true;
+        }
+        self.held.put_back(peer, datagrams);
+        any
+    }
+
+    /// What is held for a neighbour that has answered leaves before what comes now. Gives whether
+    /// nothing is left of that.
+    #[cold]
+    fn may_pass(&mut self, dst: IpAddr) -> bool {
+        if !self.held.has(dst) || !matches!(self.hops.way(dst, self.now), Way::To(_)) {
+            return true;
+        }
+        let datagrams = self.held.take(dst);
+        self.release_to(dst, datagrams);
+        !self.held.has(dst)
+    }
+
+    fn emit(&mut self, event: PortEvent) {
+        keep(&mut self.events, event);
+    }
+
+    /// Looks now and then what ICMP errors there are, and what neighbours need: it takes a system
+    /// call, or a lock. Gives whether there is something to kick.
+    #[inline]
+    fn look_after(&mut self) -> bool {
+        // A frame that is being built stays what it is.
+        if self.now < self.look_due || self.reserved.is_some() {
+            return false;
+        }
+        self.look_around()
+    }
+
+    #[cold]
+    fn look_around(&mut self) -> bool {
+        if self.now >= self.count_due {
+            self.count_due = self.now + COUNT;
+            self.counters.missed = self.device.missed();
+        }
+        self.look_due = self.now + LOOK;
+        // Others allocate frames, too.
+        self.close();
+        let released = !self.held.is_empty() && self.release();
+        let refused = match &self.owner {
+            Owner::Kernel(guard) => guard.refused(),
+            Owner::Ports(alone) => return alone.tend(&mut self.device, self.now) | released,
+        };
+        for event in refused {
+            self.emit(event);
+        }
+        released
+    }
+
+    fn kick(&mut self) -> Result<(), PortError> {
+        self.close();
+        let kicked = self.device.kick()?;
+        self.counters.send_calls += u64::from(kicked.sent > 0);
+        self.counters.sent += kicked.sent as u64;
+        self.counters.refused += kicked.refused as u64;
+        self.counters.full += u64::from(kicked.is_full);
+        (self.is_full, self.is_down) = (kicked.is_full, kicked.is_down);
+        Ok(())
+    }
 }
 
-/// Bytes of an Ethernet header, and of a UDP header.
-const ETHERNET: usize = 14;
-const UDP: usize = 8;
+/// Keeps an event until it is asked for, if there is room.
+fn keep(events: &mut VecDeque<PortEvent>, event: PortEvent) {
+    if events.len() < EVENTS {
+        events.push_back(event);
+    }
+}
 
 /// Bytes before a datagram.
 const fn headers(address: IpAddr) -> usize {
     match address {
-        IpAddr::V4(_) => ETHERNET + 20 + 8,
-        IpAddr::V6(_) => ETHERNET + 40 + 8,
+        IpAddr::V4(_) => headers::V4,
+        IpAddr::V6(_) => headers::V6,
     }
 }
 
 impl<D: Device> Egress for LinkPort<D> {
     fn reserve(&mut self, path: &Path, length: usize) -> Option<Slot<'_>> {
         self.reserved = None;
-        if length == 0 || length > MOST {
+        if length == 0 || length > MAX_SEND {
             return None;
         }
-        let datagram = match self.fate(path, length) {
-            Ok(to) => {
-                let headers = headers(self.address);
-                let frame = self.device.allocate(headers + length)?;
-                let (head, datagram) = frame.split_at_mut(headers);
-                Frame::for_datagram(to, self.interface.mac, path, 0, datagram).emit_headers(head);
-                let udp = (length + UDP) as u16;
-                let v6 = path.src.is_ipv6();
-                let sum = v6.then(|| InternetSum::of_pseudo_header(path, udp));
-                self.reserved = Some(Fate::Sent { length, sum });
-                datagram
-            }
-            Err(Fate::Own) => {
-                let datagram = self.own.reserve(path, length)?;
-                self.reserved = Some(Fate::Own);
-                datagram
-            }
-            Err(fate) => {
-                self.reserved = Some(fate);
-                self.waste.resize(length, 0);
-                &mut self.waste
-            }
+        if !self.held.is_empty() && !self.may_pass(path.dst) {
+            return None;
+        }
+        if let Some((at, identification)) = self.place(path, length) {
+            let frame = self.device.allocate(at + length)?;
+            self.reserved = Some(Fate::Joins { length });
+            return Some(Slot {
+                datagram: &mut frame[at..],
+                identification,
+            });
+        }
+        self.close();
+        let fate = match self.unfit(path, length) {
+            Some(fate) => fate,
+            None => match self.hops.way(path.dst, self.now) {
+                Way::To(headers) => {
+                    let frame = self.device.allocate(headers.length() + length)?;
+                    let (datagram, sum) = headers.write(frame, path)?;
+                    self.reserved = Some(Fate::Sent {
+                        open: Open {
+                            packet: SuperPacket::new(*path, length),
+                            headers: headers.length(),
+                            sum,
+                        },
+                    });
+                    return Some(Slot {
+                        datagram,
+                        identification: 0,
+                    });
+                }
+                Way::Asked => Fate::Held { path: *path },
+                Way::Nowhere(error) => Fate::NoWay {
+                    dst: path.dst,
+                    error: *error,
+                },
+            },
         };
-        Some(Slot {
-            datagram,
-            identification: 0,
-        })
+        self.divert(path, length, fate)
     }
 
     fn commit(&mut self) {
         match self.reserved.take() {
-            Some(Fate::Sent { length, sum }) => {
-                let unfinished = sum.and_then(|sum| self.write_checksum(length, sum));
-                self.device.push(unfinished);
+            Some(Fate::Sent { open }) => {
+                self.counters.sent_bytes += open.packet.bytes as u64;
+                self.open = Some(open);
+                if self.device.max_super_packet().is_none() {
+                    self.close();
+                }
+            }
+            Some(Fate::Joins { length }) => {
                 self.counters.sent_bytes += length as u64;
+                if let Some(open) = &mut self.open {
+                    open.packet.add(length);
+                }
             }
             Some(Fate::Own) => self.own.commit(),
             Some(fate) => self.drop_datagram(fate),
             None => {}
         }
+    }
+
+    fn part(&mut self) {
+        self.reserved = None;
+        self.close();
     }
 }
 
@@ -453,7 +481,7 @@ impl<D: Device> Port for LinkPort<D> {
         Capabilities {
             max_datagram: self.max_datagram,
             sees_identification: true,
-            super_packets: false,
+            super_packets: self.device.max_super_packet().is_some(),
             coalesced_receive: false,
             lossless: false,
         }
@@ -461,21 +489,25 @@ impl<D: Device> Port for LinkPort<D> {
 
     fn flush(&mut self) -> Result<(), PortError> {
         self.reserved = None;
-        self.now = Instant::now();
-        let kicked = self.device.kick()?;
-        self.counters.send_calls += u64::from(kicked.sent > 0);
-        self.counters.sent += kicked.sent as u64;
-        self.counters.refused += kicked.refused as u64;
-        self.counters.full += u64::from(kicked.is_full);
-        (self.is_full, self.is_down) = (kicked.is_full, kicked.is_down);
+        // Who fetches in between has the clock read once for all.
+        match self.on_time.checked_sub(1) {
+            Some(left) => self.on_time = left,
+            None => self.now = Instant::now(),
+        }
+        self.look_after();
+        self.kick()?;
         if self.own.flush(&mut self.counters) {
             self.wake.set();
+        }
+        if !self.held.is_empty() {
+            self.wake.set_in(LOOK);
         }
         Ok(())
     }
 
     fn fetch(&mut self) -> Result<bool, PortError> {
         self.fetched = true;
+        self.on_time = ON_TIME;
         self.now = Instant::now();
         let own = self.own.look();
         if !own {
@@ -484,7 +516,9 @@ impl<D: Device> Port for LinkPort<D> {
         }
         let any = self.arrivals.has_more() || self.device.look()?;
         self.counters.receive_calls += u64::from(any);
-        self.read_errors();
+        if self.look_after() {
+            self.kick()?;
+        }
         Ok(any || own)
     }
 
@@ -497,14 +531,37 @@ impl<D: Device> Port for LinkPort<D> {
             self.fetch()?;
             self.fetched = false;
         }
-        let (device, counters) = (&mut self.device, &mut self.counters);
+        let Self {
+            device,
+            counters,
+            owner,
+            events,
+            look_due,
+            now,
+            ..
+        } = self;
+        let mut strange = |frame: &[u8], counters: &mut PortCounters| {
+            let heard = match owner {
+                Owner::Kernel(_) => Heard::Malformed,
+                Owner::Ports(alone) => alone.hear(frame, *now),
+            };
+            match heard {
+                Heard::Malformed => counters.malformed += 1,
+                Heard::Foreign => counters.foreign += 1,
+                // There may be an answer.
+                Heard::Neighbour => *look_due = *now,
+                Heard::Error(event) => keep(events, event),
+            }
+        };
         // In turns, so that neither keeps the other waiting.
         self.own_first = !self.own_first;
         let mut given = 0;
         if self.own_first {
             given += self.own.receive(limit, counters, sink);
         }
-        given += self.arrivals.receive(device, limit - given, counters, sink);
+        given += self
+            .arrivals
+            .receive(device, limit - given, counters, sink, &mut strange);
         if !self.own_first {
             given += self.own.receive(limit - given, counters, sink);
         }
@@ -540,14 +597,26 @@ impl<D: Device> Port for LinkPort<D> {
     }
 
     fn link_state(&self, local: IpAddr) -> Option<LinkState> {
-        udp::interface::link_state(local)
+        match self.owner {
+            Owner::Kernel(_) => udp::interface::link_state(local),
+            Owner::Ports(_) => self.device.link(),
+        }
     }
 
     fn link_changes(&self, local: IpAddr) -> Option<Box<dyn LinkChanges + Send>> {
-        KernelLink::changes(local)
+        match self.owner {
+            Owner::Kernel(_) => KernelLink::changes(local),
+            Owner::Ports(_) => None,
+        }
     }
 
     fn routes(&self, local: IpAddr) -> Option<Box<dyn Routes + Send>> {
-        KernelRoutes::ways(local)
+        match &self.owner {
+            Owner::Kernel(_) => KernelRoutes::ways(local),
+            Owner::Ports(alone) => Some(alone.routes()),
+        }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,13 +12,14 @@
 //! are of a super-packet that comes whole.
 
 mod filter;
+mod kernel;
 mod ring;
 
-use super::device::{Device, Kicked, Unit};
+use super::device::{Device, Kicked, Offload, Unit};
 use super::{LinkAddress, LinkOpenError};
 use crate::bpf;
 use crate::port::PortError;
-use ring::{Layout, Rings};
+use ring::{Layout, Rings, TX_BYTES};
 use socket2::{Domain, Socket, Type};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -29,6 +30,7 @@ const VIRTIO: usize = 10;
 /// Where it says what the frame is, how long its pieces are, and what is summed.
 const FLAGS: usize = 0;
 const GSO_TYPE: usize = 1;
+const HEADERS: usize = 2;
 const GSO_SIZE: usize = 4;
 const CSUM_START: usize = 6;
 const CSUM_OFFSET: usize = 8;
@@ -37,7 +39,8 @@ const NEEDS_CSUM: u8 = 1;
 /// The frame is one; datagrams of UDP were joined to it (`VIRTIO_NET_HDR_GSO_UDP_L4`).
 const GSO_NONE: u8 = 0;
 const GSO_UDP: u8 = 5;
-/// Where the checksum is in a UDP header.
+/// Bytes of a UDP header, and where the checksum is in it.
+const UDP: u16 = 8;
 const UDP_CHECKSUM: u16 = 6;
 /// A frame for this host (`PACKET_HOST`, packet(7)).
 const HOST: u8 = 0;
@@ -51,6 +54,8 @@ const MOST: usize = 65_535 + ETHERNET;
 pub struct PacketDevice {
     socket: Socket,
     max_frame: usize,
+    /// Whether the kernel takes super-packets.
+    joins: bool,
     rings: Rings,
     /// Frames that the kernel had no room for.
     missed: u64,
@@ -106,17 +111,33 @@ impl PacketDevice {
         set(&socket, libc::PACKET_VNET_HDR, 1).map_err(system("setsockopt(PACKET_VNET_HDR)"))?;
         // Frames that the kernel refuses are lost, as on the wire; they do not hold up others.
         set(&socket, libc::PACKET_LOSS, 1).map_err(system("setsockopt(PACKET_LOSS)"))?;
-        // Where these are refused, old kernels do more work for each frame.
-        let _ = set(&socket, libc::PACKET_QDISC_BYPASS, 1);
+        // Where these are refused, old kernels do more work for each frame. Super-packets do not
+        // bypass the queue of the interface: those that it does not cut by itself would be lost.
+        let joins = kernel::takes_super_packets() && !interface.is_vlan(socket.as_fd());
+        let _ = set(&socket, libc::PACKET_QDISC_BYPASS, i32::from(!joins));
         let _ = set(&socket, libc::PACKET_IGNORE_OUTGOING, 1);
         let max_frame = (interface.mtu + ETHERNET).min(MOST);
-        let rings = Rings::new(&socket, Layout::new(VIRTIO + max_frame));
+        let rings = Rings::new(&socket, Layout::new(VIRTIO + max_frame, joins));
         Ok(Self {
             rings: rings.map_err(system("setsockopt(PACKET_RX_RING)"))?,
             socket,
             max_frame,
+            joins,
             missed: 0,
-        })
+        }
+        .with_room())
+    }
+
+    /// What is on its way to the medium may fill the send ring. Not all programs may ask for so
+    /// much: what a system gives is enough for a few super-packets.
+    fn with_room(self) -> Self {
+        let bytes = TX_BYTES as i32;
+        for option in [libc::SO_SNDBUFFORCE, libc::SO_SNDBUF] {
+            if crate::udp::set(&self.socket, (libc::SOL_SOCKET, option), bytes).is_ok() {
+                break;
+            }
+        }
+        self
     }
 
     /// Frames come from now on.
@@ -208,14 +229,28 @@ impl Device for PacketDevice {
         true
     }
 
-    fn push(&mut self, udp: Option<usize>) {
-        if let (Some(udp), Some(virtio)) = (udp, self.rings.allocated().first_chunk_mut()) {
+    fn max_super_packet(&self) -> Option<usize> {
+        self.joins.then(|| self.rings.most() - VIRTIO)
+    }
+
+    fn push(&mut self, left: Option<Offload>) {
+        let mut count = 1;
+        if let (Some(left), Some(virtio)) = (left, self.rings.allocated().first_chunk_mut()) {
             let virtio: &mut [u8; VIRTIO] = virtio;
+            let mut word = |at: usize, word: u16| {
+                virtio[at..][..2].copy_from_slice(&word.to_ne_bytes());
+            };
+            word(CSUM_START, left.udp as u16);
+            word(CSUM_OFFSET, UDP_CHECKSUM);
+            if let Some(joined) = left.joined {
+                word(HEADERS, left.udp as u16 + UDP);
+                word(GSO_SIZE, joined.segment);
+                virtio[GSO_TYPE] = GSO_UDP;
+                count = joined.count;
+            }
             virtio[FLAGS] = NEEDS_CSUM;
-            virtio[CSUM_START..][..2].copy_from_slice(&(udp as u16).to_ne_bytes());
-            virtio[CSUM_OFFSET..][..2].copy_from_slice(&UDP_CHECKSUM.to_ne_bytes());
         }
-        self.rings.push();
+        self.rings.push(count);
     }
 
     fn kick(&mut self) -> Result<Kicked, PortError> {
@@ -230,7 +265,7 @@ impl Device for PacketDevice {
         let Some(error) = error else {
             return Ok(Kicked {
                 sent: taken,
-                is_full: self.rings.has_pushed(),
+                is_full: self.rings.is_full(),
                 ..Kicked::default()
             });
         };
@@ -238,19 +273,23 @@ impl Device for PacketDevice {
             // The queue of the interface is full: one frame is lost, and there is room again soon.
             Some(libc::EAGAIN | libc::EINTR | libc::ENOBUFS) => Ok(Kicked {
                 sent: taken,
-                is_full: self.rings.has_pushed(),
+                is_full: self.rings.is_full(),
                 ..Kicked::default()
             }),
             Some(libc::EBADF | libc::ENOTSOCK | libc::EINVAL) => Err(PortError::System {
                 call: "sendto(AF_PACKET)",
                 source: error,
             }),
-            // The interface is down, or gone.
-            _ => Ok(Kicked {
-                sent: taken,
-                refused: self.rings.give_up(),
-                ..Kicked::default()
-            }),
+            // The interface is down, or gone; or it does not take what was joined.
+            code => {
+                let is_down = matches!(code, Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV));
+                self.joins &= is_down || !self.rings.has_joined();
+                Ok(Kicked {
+                    sent: taken,
+                    refused: self.rings.give_up(),
+                    ..Kicked::default()
+                })
+            }
         }
     }
 

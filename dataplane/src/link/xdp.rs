@@ -12,6 +12,7 @@
 //!            rx: frames that arrived          completion: chunks that were sent
 //! ```
 
+mod attached;
 mod error;
 mod program;
 mod receive;
@@ -23,13 +24,14 @@ mod steering;
 mod tests;
 mod umem;
 
+pub use attached::XdpWatch;
 pub use error::XdpOpenError;
 
-use crate::link::device::{Device, Kicked, Unit};
+use crate::link::device::{Device, Kicked, Offload, Unit};
 use crate::port::PortError;
 use receive::Receiver;
 use send::{SLOT_CHUNKS, Sender};
-use socket::{Sizes, Wishes};
+use socket::{Place, Sizes, Wishes};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -91,6 +93,17 @@ pub enum XdpMode {
     Generic,
 }
 
+impl XdpMode {
+    /// What it is, in a few words.
+    pub const fn about(self) -> &'static str {
+        match self {
+            Self::ZeroCopy => "without copies",
+            Self::Native => "in the driver, with copies",
+            Self::Generic => "above the driver, with copies",
+        }
+    }
+}
+
 /// An AF_XDP socket on one queue of an interface, as a [`Device`].
 ///
 /// The program that it attaches is detached when it is dropped, or when the process ends.
@@ -142,19 +155,28 @@ impl XdpDevice {
             }
             last_queue = last_queue.max(config.queue);
         }
-        let mtu = socket::mtu(first.interface)?;
-        let steering = Steering::attach(first.interface, first.address, last_queue + 1)?;
+        let place = Place::of(first.interface)?;
+        let steering = Steering::attach(&place, first.address, last_queue + 1)?;
         let steering = Arc::new(steering);
-        let open = |config| Self::on(config, mtu, Arc::clone(&steering));
+        let open = |config| Self::on(config, &place, Arc::clone(&steering));
         configs.iter().map(open).collect()
     }
 
-    fn on(config: &XdpConfig, mtu: usize, steering: Arc<Steering>) -> Result<Self, XdpOpenError> {
+    fn on(
+        config: &XdpConfig,
+        place: &Place,
+        steering: Arc<Steering>,
+    ) -> Result<Self, XdpOpenError> {
         let system = |call| move |source| XdpOpenError::System { call, source };
         let most = CHUNK_FRAME - LINK_HEADER;
-        let need_several = mtu > most;
+        let too_large = XdpOpenError::MtuTooLarge {
+            interface: place.name,
+            mtu: place.mtu,
+            most,
+        };
+        let need_several = place.mtu > most;
         if need_several && !steering.takes_several() {
-            return Err(XdpOpenError::MtuTooLarge { mtu, most });
+            return Err(too_large);
         }
         // Checked to be small.
         let (frames, slots) = (config.frames as u32, config.send_frames as u32);
@@ -172,7 +194,7 @@ impl XdpDevice {
             multi_buffer: steering.takes_several(),
             no_single: need_several,
         };
-        let bound = match socket::bind(&socket, config.interface, config.queue, wishes) {
+        let bound = match socket::bind(&socket, place, config.queue, wishes) {
             // Kernels before 6.6 do not know frames of several chunks: if it is not for those, it
             // is for the queue.
             Err(XdpOpenError::NoSuchQueue { .. }) if need_several => {
@@ -181,8 +203,8 @@ impl XdpDevice {
                     no_single: false,
                     ..wishes
                 };
-                socket::bind(&socket, config.interface, config.queue, wishes)?;
-                return Err(XdpOpenError::MtuTooLarge { mtu, most });
+                socket::bind(&socket, place, config.queue, wishes)?;
+                return Err(too_large);
             }
             other => other?,
         };
@@ -267,7 +289,7 @@ impl Device for XdpDevice {
         self.sender.allocate(&mut self.umem, length)
     }
 
-    fn push(&mut self, _: Option<usize>) {
+    fn push(&mut self, _: Option<Offload>) {
         self.sender.push();
     }
 

@@ -1,10 +1,10 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
-use crate::netns::{beside_a_neighbour, ip};
 use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
+use trunkline_testkit::netns::{beside_a_neighbour, ip};
 
 /// Whether the link changes until it works, or does not, and says so by its descriptor first.
 fn becomes(link: &mut KernelLink, works: bool) {

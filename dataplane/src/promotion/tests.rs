@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 use trunkline_conn::mem::RegionMemory;
 
 const PAGE: usize = 4096;
@@ -349,6 +350,42 @@ fn a_child_that_is_made_while_memory_is_promoted_and_taken_back_has_all_of_it() 
     });
     assert!((0..PAGES).all(|page| word(page).load(Ordering::Relaxed) == page as u64));
     assert_eq!(files.lent(), 0);
+}
+
+#[test]
+fn memory_that_is_unmapped_while_another_thread_forks_ends_nothing() {
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for turn in 0.. {
+                if is_over.load(Ordering::Relaxed) {
+                    break;
+                }
+                let (mapping, all) = memory(64 * PAGE);
+                let held = promoted(&all, &Files::default());
+                let base = mapping.base().as_ptr();
+                // What is unmapped may be somebody else's at once: each part once.
+                std::mem::forget(mapping);
+                let unmap = |first: usize, pages: usize| {
+                    let at = base.wrapping_add(first * PAGE).cast();
+                    // SAFETY: pages of the test, which it does not use afterwards.
+                    assert_eq!(unsafe { libc::munmap(at, pages * PAGE) }, 0);
+                };
+                // In the midst of a fork, some time or other.
+                std::thread::sleep(Duration::from_micros(turn % 20 * 30));
+                unmap(8, 8);
+                drop(held);
+                unmap(0, 8);
+                unmap(16, 48);
+            }
+        });
+        for _ in 0..500 {
+            // SAFETY: the child ends at once.
+            let fork = || unsafe { libc::fork() };
+            assert_eq!(in_child(fork, || true), 0);
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
 }
 
 #[test]

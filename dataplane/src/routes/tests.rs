@@ -1,10 +1,10 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
-use crate::netns::{beside_a_neighbour, ip};
 use crate::routes::Routes;
 use std::thread;
 use std::time::{Duration, Instant};
+use trunkline_testkit::netns::{beside_a_neighbour, ip};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -183,7 +183,7 @@ impl Batch {
         arena: &[u8],
     ) -> io::Result<usize> {
         for (i, unit) in units.iter().enumerate() {
-            self.fill(i, unit, &arena[unit.start..unit.start + unit.length]);
+            self.fill(i, unit, &arena[unit.range()]);
         }
         let headers = &mut self.headers[..units.len()];
         // One message goes quicker without an array around it, and quicker still with no control.
@@ -206,7 +206,7 @@ impl Batch {
         piece.iov_base = bytes.as_ptr().cast_mut().cast();
         piece.iov_len = bytes.len();
         let name = &mut self.names[i];
-        let name_length = name.set(&unit.path, &self.addressing);
+        let name_length = name.set(&unit.packet.path, &self.addressing);
         let control = &mut self.controls[i];
         let control_length = self.addressing.control(control, unit);
         let header = &mut self.headers[i].msg_hdr;
@@ -244,8 +244,8 @@ impl Addressing {
     /// Writes what the kernel has to know of `unit`; gives the bytes it takes.
     fn control(&self, control: &mut Control, unit: &Unit) -> usize {
         let mut used = 0;
-        if unit.count > 1 {
-            let segment = (unit.segment as u16).to_ne_bytes();
+        if unit.packet.count > 1 {
+            let segment = (unit.packet.segment as u16).to_ne_bytes();
             used = control.push(used, libc::SOL_UDP, libc::UDP_SEGMENT, &segment);
         }
         let Path {
@@ -253,7 +253,7 @@ impl Addressing {
             traffic_class,
             ip,
             ..
-        } = unit.path;
+        } = unit.packet.path;
         let class = i32::from(traffic_class).to_ne_bytes();
         let hops = i32::from(ip.hop_limit()).to_ne_bytes();
         match src {

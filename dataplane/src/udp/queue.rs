@@ -1,8 +1,9 @@
 //! Datagrams committed and not yet with the kernel, grouped into what one message may carry.
 
-use super::{MAX_SEGMENTS, MAX_SEND};
 use crate::port::Slot;
 use crate::reidentify::reidentify;
+use crate::super_packet::{MAX_SEGMENTS, SuperPacket};
+use std::ops::Range;
 use trunkline_wire::Path;
 
 /// Most units waiting.
@@ -14,17 +15,11 @@ const ALIGN: usize = 64;
 /// shorter.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unit {
-    pub(super) path: Path,
+    pub(super) packet: SuperPacket,
     /// Socket it leaves from; `None` when its path does not start at this port.
     pub(super) socket: Option<usize>,
     /// First byte in the arena.
     pub(super) start: usize,
-    /// Bytes of all datagrams.
-    pub(super) length: usize,
-    /// Bytes of the first datagram.
-    pub(super) segment: usize,
-    /// Datagrams.
-    pub(super) count: usize,
     /// It was part of a unit that the kernel refused, and whose datagrams had so many bytes.
     pub(super) split_from: Option<usize>,
 }
@@ -32,12 +27,12 @@ pub(super) struct Unit {
 impl Unit {
     /// Whether a datagram of `length` bytes along `path` may be added.
     fn takes(&self, path: &Path, length: usize) -> bool {
-        length <= self.segment
-            && self.length == self.segment * self.count
-            && self.count < MAX_SEGMENTS
-            && self.length + length <= MAX_SEND
-            && self.split_from.is_none()
-            && self.path == *path
+        self.split_from.is_none() && self.packet.takes(path, length)
+    }
+
+    /// Where it lies in the arena.
+    pub(super) const fn range(&self) -> Range<usize> {
+        self.start..self.start + self.packet.bytes
     }
 }
 
@@ -89,8 +84,7 @@ impl Queue {
             && let Some(unit) = self.waiting().last()
             && unit.takes(path, length)
         {
-            let (count, end) = (unit.count, unit.start + unit.length);
-            let identification = if path.dst.is_ipv4() { count as u16 } else { 0 };
+            let (identification, end) = (unit.packet.identification(), unit.range().end);
             if end + length <= self.arena.len() {
                 self.reserved = Some(Reserved::Joins { length });
                 let datagram = &mut self.arena[end..end + length];
@@ -109,12 +103,9 @@ impl Queue {
         }
         let start = self.used;
         self.reserved = Some(Reserved::New(Unit {
-            path: *path,
+            packet: SuperPacket::new(*path, length),
             socket: socket(path),
             start,
-            length,
-            segment: length,
-            count: 1,
             split_from: None,
         }));
         Some(Slot {
@@ -128,13 +119,12 @@ impl Queue {
             Reserved::New(unit) => {
                 self.parted = false;
                 self.units.push(unit);
-                unit.start + unit.length
+                unit.range().end
             }
             Reserved::Joins { length } => {
                 let unit = self.units.last_mut().expect("the unit that was joined");
-                unit.length += length;
-                unit.count += 1;
-                unit.start + unit.length
+                unit.packet.add(length);
+                unit.range().end
             }
         };
         self.used = end.next_multiple_of(ALIGN);
@@ -159,10 +149,9 @@ impl Queue {
         self.sent = 0;
         let mut end = 0;
         for unit in &mut self.units {
-            self.arena
-                .copy_within(unit.start..unit.start + unit.length, end);
+            self.arena.copy_within(unit.range(), end);
             unit.start = end;
-            end = (end + unit.length).next_multiple_of(ALIGN);
+            end = unit.range().end.next_multiple_of(ALIGN);
         }
         self.used = end;
     }
@@ -199,26 +188,16 @@ impl Queue {
     /// identification that these carry.
     pub(super) fn split_first(&mut self) {
         self.reserved = None;
-        let Unit {
-            path,
-            socket,
-            start,
-            length,
-            segment,
-            ..
-        } = self.units[self.sent];
-        let pieces = self.arena[start..start + length].chunks_mut(segment);
+        let unit = self.units[self.sent];
+        let SuperPacket { path, segment, .. } = unit.packet;
+        let pieces = self.arena[unit.range()].chunks_mut(segment);
         let pieces = pieces.enumerate().map(|(i, datagram)| {
             reidentify(&path, i as u16, 0, datagram);
-            let (start, length) = (start + i * segment, datagram.len());
             Unit {
-                path,
-                socket,
-                start,
-                length,
-                segment: length,
-                count: 1,
+                packet: SuperPacket::new(path, datagram.len()),
+                start: unit.start + i * segment,
                 split_from: Some(segment),
+                ..unit
             }
         });
         self.units.splice(self.sent..=self.sent, pieces);
@@ -241,6 +220,7 @@ mod tests {
 
     use super::*;
     use crate::prng::Prng;
+    use crate::super_packet::MAX_SEND;
     use std::collections::VecDeque;
     use std::net::Ipv4Addr;
     use trunkline_wire::IpFields;
@@ -266,13 +246,13 @@ mod tests {
     fn take(queue: &mut Queue, expected: &mut VecDeque<(Path, usize, u8)>) {
         let (units, arena) = queue.sendable(1);
         let unit = units[0];
-        let bytes = &arena[unit.start..unit.start + unit.length];
-        assert!(unit.length <= MAX_SEND && unit.count <= MAX_SEGMENTS);
-        assert_eq!(bytes.chunks(unit.segment).count(), unit.count);
-        for (i, datagram) in bytes.chunks(unit.segment).enumerate() {
+        let (bytes, packet) = (&arena[unit.range()], unit.packet);
+        assert!(packet.bytes <= MAX_SEND && packet.count <= MAX_SEGMENTS);
+        assert_eq!(bytes.chunks(packet.segment).count(), packet.count);
+        for (i, datagram) in bytes.chunks(packet.segment).enumerate() {
             let (path, length, tag) = expected.pop_front().unwrap();
             assert_eq!(
-                (unit.path, datagram.len(), datagram[0]),
+                (packet.path, datagram.len(), datagram[0]),
                 (path, length, tag)
             );
             assert!(
@@ -304,7 +284,9 @@ mod tests {
                     }
                     None => refused += 1,
                 }
-                if prng.chance(20_000) && queue.waiting().first().is_some_and(|u| u.count > 1) {
+                if prng.chance(20_000)
+                    && queue.waiting().first().is_some_and(|u| u.packet.count > 1)
+                {
                     queue.split_first();
                     split += 1;
                 }
@@ -348,7 +330,11 @@ mod tests {
             queue.reserve(&path(0), 512, |_| Some(0)).unwrap();
             queue.commit();
         }
-        let counts: Vec<_> = queue.waiting().iter().map(|unit| unit.count).collect();
+        let counts: Vec<_> = queue
+            .waiting()
+            .iter()
+            .map(|unit| unit.packet.count)
+            .collect();
         assert_eq!(counts, [2, 3]);
     }
 
@@ -365,6 +351,6 @@ mod tests {
             assert_eq!(slot.identification, 1);
         }
         assert_eq!(queue.waiting().len(), 1);
-        assert_eq!(queue.waiting()[0].count, 1);
+        assert_eq!(queue.waiting()[0].packet.count, 1);
     }
 }

@@ -34,7 +34,7 @@ pub(crate) fn params() -> Params<'static> {
 
 impl End {
     pub(crate) fn new(place: Place) -> Result<Self> {
-        let node = node(place.address, None)?;
+        let node = node(place.ours(), None)?;
         let pd = node.alloc_pd();
         Ok(Self {
             mr: pd.register(SIZE, Access::ALL)?,

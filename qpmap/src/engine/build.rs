@@ -176,13 +176,22 @@ impl MessageId {
 impl<'a> PacketTemplate<'a> {
     /// A packet without a QP: answers, control, keep-alive, acknowledgements.
     pub(crate) fn bare(opcode: Opcode, payload: &'a [u8]) -> Self {
+        Self::of_bytes(opcode, MessageId::default(), payload)
+    }
+
+    /// A pure acknowledgement, with the source port whose packets came out at the wrong worker, or
+    /// 0.
+    pub(crate) fn acknowledgement(astray: u16, payload: &'a [u8]) -> Self {
+        let id = MessageId {
+            generation: astray,
+            ..MessageId::default()
+        };
+        Self::of_bytes(Opcode::SRC_ACK, id, payload)
+    }
+
+    fn of_bytes(opcode: Opcode, id: MessageId, payload: &'a [u8]) -> Self {
         let length = payload.len() as u32;
-        Self::new(
-            opcode,
-            MessageId::default(),
-            length,
-            Payload::Bytes(payload),
-        )
+        Self::new(opcode, id, length, Payload::Bytes(payload))
     }
 
     /// A request, to be [`cut`](Self::cut) into packets.

@@ -28,7 +28,18 @@ pub struct Burst<'a, P: Platform> {
 impl<P: Platform> Engine<P> {
     /// Begins to take in datagrams that came at `now`.
     pub const fn burst(&mut self, now: Instant) -> Burst<'_, P> {
+        self.begin_burst(now, false)
+    }
+
+    /// The same of datagrams that came out at another worker's port. The peer hears of it, for a
+    /// while.
+    pub const fn burst_handed_over(&mut self, now: Instant) -> Burst<'_, P> {
+        self.begin_burst(now, true)
+    }
+
+    const fn begin_burst(&mut self, now: Instant, handed_over: bool) -> Burst<'_, P> {
         self.completions.begin(now);
+        self.rx.begin(handed_over);
         Burst {
             engine: self,
             now,

@@ -178,7 +178,7 @@ impl<P: Platform> Engine<P> {
     /// peer's end stands once it has heard that ours does, and what confirms it may be lost.
     pub fn greet(&mut self, id: ConnId) {
         if self.links.live(id).is_some() {
-            self.links[id.index].flags.ping = true;
+            self.links[id.index].flags.set_ping(true);
             self.mark_ready(id.index);
         }
     }
@@ -339,7 +339,7 @@ impl<P: Platform> Engine<P> {
         let path = Path {
             src: self.config.address,
             dst: self.links.address_of(conn).address(),
-            src_port: self.config.source_ports[0],
+            src_port: self.config.source_ports[record.flags.source()],
             traffic_class: record.traffic_class,
             ip: IpFields::DEFAULT,
         };
@@ -370,6 +370,17 @@ impl<P: Platform> Engine<P> {
             Listed::At(page) => self.timers.arm_sooner(page, Timer::Calendar.key()),
             Listed::No => self.timers.arm_sooner(deadline, Timer::Conn(conn).key()),
         }
+    }
+
+    /// The link of this host works again: no connection waits for as long as it was silent.
+    pub fn link_up(&mut self, now: Instant) {
+        for conn in 0..self.links.slots() {
+            let record = self.links.get_mut(conn);
+            if record.is_some_and(|record| record.delivery.link_up(now)) {
+                self.arm_conn(now, conn, false);
+            }
+        }
+        self.plains_link_up(now);
     }
 
     /// Idle connections may be due soon: one of them gets a timer, or is looked at later. The rest
@@ -403,7 +414,7 @@ impl<P: Platform> Engine<P> {
                     self.remove_connection(conn, Cause::Dead);
                     return false;
                 }
-                delivery::Event::KeepAlive => self.links[conn].flags.ping = true,
+                delivery::Event::KeepAlive => self.links[conn].flags.set_ping(true),
                 delivery::Event::Narrow => self.narrow(now, self.links[conn].peer()),
             }
         }

@@ -98,7 +98,7 @@ impl<P: Platform> Engine<P> {
             flags,
             ..
         } = &mut self.links[conn];
-        let quiet = runnable.is_empty() && !flags.ping && !self.tx.schedule().is_tight();
+        let quiet = runnable.is_empty() && !flags.owes_ping() && !self.tx.schedule().is_tight();
         quiet
             && flags.ack_delay.is_new()
             && !delivery.is_ack_due(now)

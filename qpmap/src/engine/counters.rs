@@ -138,6 +138,9 @@ counters! {
     narrowed,
     /// Times that such a path was found to carry larger ones again.
     widened,
+    /// Times that a connection went on to another UDP source port, as its packets came out at the
+    /// wrong worker of the peer.
+    source_port_changed,
     /// Flows that sent anew what packets had carried that became too large for their path.
     resegmented,
     /// Control messages that asked for too much at once.

@@ -528,6 +528,18 @@ impl<P: Platform> Engine<P> {
         }
     }
 
+    /// The link of this host works again.
+    pub(crate) fn plains_link_up(&mut self, now: Instant) {
+        for ibta in 0..self.plains.slots.slots() {
+            if let Some(record) = self.plains.slots.get_mut(ibta) {
+                if let Protocol::Rc(rc) = &mut record.protocol {
+                    rc.link_up(now);
+                }
+                self.arm_ibta(ibta);
+            }
+        }
+    }
+
     pub(crate) fn ibta_timeout(&mut self, now: Instant, ibta: u32) {
         self.with_ibta(ibta, |protocol, host| {
             if let Protocol::Rc(rc) = protocol {

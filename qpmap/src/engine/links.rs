@@ -473,7 +473,7 @@ impl Links {
         let by = (most_of(widest), self.id(widest));
         let (tries, again) = self.paths.widen(now, peer, by);
         if tries {
-            self.conns[widest].flags.ping = true;
+            self.conns[widest].flags.set_ping(true);
         }
         Some((tries.then_some(widest), again))
     }

@@ -60,6 +60,27 @@ impl<P: Platform> Engine<P> {
             self.counters.bad_icrc.add(1);
             return None;
         }
+        let placed = self.take_in_proved(now, conn, arrival, packet);
+        let (is_astray, from) = (self.rx.is_handed_over(), arrival.path.src_port);
+        if let Some(record) = self.links.get_mut(conn) {
+            if !is_astray {
+                record.flags.came_right();
+            } else if record.flags.came_astray(from) {
+                record.delivery.tell_astray(from);
+                self.mark_ready(conn);
+            }
+        }
+        placed
+    }
+
+    /// Takes in a packet of a connection that has proved itself.
+    fn take_in_proved<'a>(
+        &mut self,
+        now: Instant,
+        conn: u32,
+        arrival: &Arrival,
+        packet: Packet<'a>,
+    ) -> Option<(u32, Message, Packet<'a>)> {
         match packet.opcode {
             Opcode::SRC_ACK => {
                 self.handle_ack(now, conn, &packet, arrival.waited_ns);
@@ -187,6 +208,20 @@ impl<P: Platform> Engine<P> {
         right
     }
 
+    /// An acknowledgement says that packets from a source port come out at the peer's wrong worker.
+    #[cold]
+    fn sent_astray(&mut self, conn: u32, told: u16) {
+        let Some(record) = self.links.get_mut(conn) else {
+            return;
+        };
+        // One that spreads its packets over several ports has paths of its own in mind.
+        if record.delivery.source_ports() == 1
+            && record.flags.leave(told, &self.config.source_ports)
+        {
+            self.counters.source_port_changed.add(1);
+        }
+    }
+
     fn handle_ack(&mut self, now: Instant, conn: u32, packet: &Packet<'_>, waited_ns: u32) {
         let Ok(payload) = AckPayload::parse(packet.payload) else {
             self.counters.malformed.add(1);
@@ -205,6 +240,10 @@ impl<P: Platform> Engine<P> {
             delay_ns: payload.delay_ns.saturating_add(waited_ns),
         };
         self.apply_ack(now, conn, &info);
+        let told = packet.ext.generation();
+        if told != 0 {
+            self.sent_astray(conn, told);
+        }
     }
 
     fn piggybacked(&mut self, now: Instant, conn: u32, packet: &Packet<'_>, waited_ns: u32) {

@@ -11,6 +11,8 @@ pub(crate) struct Rx {
     arrived: Seeded,
     /// Room for what an acknowledgement frees.
     freed: Vec<SentPacket>,
+    /// Packets come by another worker of the node.
+    handed_over: bool,
 }
 
 impl Rx {
@@ -18,6 +20,7 @@ impl Rx {
         Self {
             arrived: Seeded::new(path),
             freed: Vec::new(),
+            handed_over: false,
         }
     }
 
@@ -25,6 +28,17 @@ impl Rx {
     #[inline]
     pub(crate) const fn arrived(&self) -> &Seeded {
         &self.arrived
+    }
+
+    /// Whether packets come by another worker of the node.
+    #[inline]
+    pub(crate) const fn is_handed_over(&self) -> bool {
+        self.handed_over
+    }
+
+    /// How the next packets come.
+    pub(crate) const fn begin(&mut self, handed_over: bool) {
+        self.handed_over = handed_over;
     }
 
     /// A packet comes this way. Gives whether it is another than before.

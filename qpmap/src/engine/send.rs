@@ -391,7 +391,7 @@ impl<P: Platform> Engine<P> {
         };
         let mut payload = [0; ROOM];
         let length = AckPayload::emit(ack.ce, ack.delay_ns, ack.sack, &mut payload);
-        let template = PacketTemplate::bare(Opcode::SRC_ACK, &payload[..length]);
+        let template = PacketTemplate::acknowledgement(ack.astray, &payload[..length]);
         let stamp = Stamp {
             number: 0,
             attempt: 0,

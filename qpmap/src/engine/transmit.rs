@@ -86,7 +86,8 @@ impl<P: Platform> Engine<P> {
                 self.flows.tenants().begin_period(ready);
             }
         }
-        if !self.tx.schedule().is_full() {
+        // In other rounds all that goes first has gone.
+        if self.tx.schedule().is_tight() && !self.tx.schedule().is_full() {
             self.tx.schedule_mut().settle();
             managed += self.serve_first(now, egress, manage);
         }
@@ -190,7 +191,7 @@ impl<P: Platform> Engine<P> {
             Emitted::Voided => turn = Turn::Yield,
             Emitted::Sent | Emitted::Spent => {}
         }
-        let turn = match self.links[conn].flags.ping {
+        let turn = match self.links[conn].flags.owes_ping() {
             true => self.serve_ping(&mut tx, turn),
             false => turn,
         };
@@ -255,7 +256,7 @@ impl<P: Platform> Engine<P> {
             share.take(lost.bytes);
         }
         let mut room = self.room_of(now, conn);
-        if self.links[conn].flags.ping && self.links.probe(conn).is_some() && room > 0 {
+        if self.links[conn].flags.owes_ping() && self.links.probe(conn).is_some() && room > 0 {
             if !self.send_ping(tx) {
                 return Turn::Full;
             }
@@ -299,7 +300,8 @@ impl<P: Platform> Engine<P> {
     #[cold]
     fn serve_ping(&mut self, tx: &mut TxContext<'_, impl Egress + ?Sized>, turn: Turn) -> Turn {
         if self.links[tx.conn].delivery.in_flight() > 0 {
-            self.links[tx.conn].flags.ping = self.links.probe(tx.conn).is_some();
+            let owes = self.links.probe(tx.conn).is_some();
+            self.links[tx.conn].flags.set_ping(owes);
             return turn;
         }
         let may = turn != Turn::Full && self.room_of(tx.now, tx.conn) > 0;
@@ -315,7 +317,7 @@ impl<P: Platform> Engine<P> {
         let sent = self.send_blob(tx, ping, Opcode::SRC_PING);
         if sent {
             self.links.pinged(&ping);
-            self.links[tx.conn].flags.ping = false;
+            self.links[tx.conn].flags.set_ping(false);
         }
         sent
     }

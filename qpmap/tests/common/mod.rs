@@ -195,6 +195,8 @@ pub(crate) struct Pair {
     pub(crate) private: bool,
     /// Peers of connections opened from now on know packets that several messages share.
     pub(crate) packs: bool,
+    /// Over so many source ports connections opened from now on spread their packets.
+    pub(crate) spread: u8,
     /// What QPs made from now on take receives from, by node.
     pub(crate) srqs: [Option<u32>; 2],
     /// Whom QPs made from now on belong to, by node.
@@ -204,6 +206,8 @@ pub(crate) struct Pair {
     datagram: u32,
     /// Decides the fate of each datagram: how often it arrives.
     pub(crate) fate: Fate,
+    /// From which source ports packets come by another worker of the node that gets them.
+    pub(crate) astray: Option<fn(u16) -> bool>,
     /// Datagrams that a port takes at once; `None`: any number.
     pub(crate) room: Option<usize>,
     /// Congestion control of connections opened from now on; `None`: the engine's.
@@ -293,11 +297,13 @@ impl Pair {
             ibta: false,
             private: false,
             packs: false,
+            spread: 1,
             datagram,
             srqs: [None; 2],
             tenants: [Tenant::OWN; 2],
             depth: 64,
             fate: Box::new(|_, _| 1),
+            astray: None,
             room: None,
             control: None,
         };
@@ -318,6 +324,7 @@ impl Pair {
                 control: self.control,
                 private: self.private,
                 packs: self.packs,
+                source_ports: self.spread,
                 ..params(ends[i], ends[1 - i])
             };
             let identity = PeerIdentity {
@@ -489,15 +496,22 @@ impl Pair {
     /// Datagrams arrive at node `i`, one right after another.
     pub(crate) fn deliver(&mut self, i: usize, datagrams: &[(Path, Vec<u8>)]) {
         let engine = &mut self.nodes[i].engine;
-        let mut burst = engine.burst(self.now);
-        for (path, datagram) in datagrams {
-            let arrival = Arrival {
-                path: *path,
-                identification: Identification::Predicted(0),
-                ce: false,
-                waited_ns: 0,
+        let is_astray = |path: &Path| self.astray.is_some_and(|is| is(path.src_port));
+        // What came one right after another by the same worker.
+        for run in datagrams.chunk_by(|(a, _), (b, _)| is_astray(a) == is_astray(b)) {
+            let mut burst = match is_astray(&run[0].0) {
+                true => engine.burst_handed_over(self.now),
+                false => engine.burst(self.now),
             };
-            burst.handle_datagram(&arrival, datagram);
+            for (path, datagram) in run {
+                let arrival = Arrival {
+                    path: *path,
+                    identification: Identification::Predicted(0),
+                    ce: false,
+                    waited_ns: 0,
+                };
+                burst.handle_datagram(&arrival, datagram);
+            }
         }
         engine.publish();
     }

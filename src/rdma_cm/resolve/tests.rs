@@ -3,7 +3,7 @@
 use super::*;
 use trunkline_cm::rdma::{Config, Kind, PortSpace, RdmaCm};
 use trunkline_conn::secret::{Purpose, Secret};
-use trunkline_dataplane::InterfaceName;
+use trunkline_dataplane::{InterfaceName, NeighbourEntry};
 
 const LOCAL: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
 const TIMEOUT: u64 = 2 * SECOND;
@@ -34,12 +34,12 @@ impl Routes for Told {
         })
     }
 
-    fn neighbour(&mut self, hop: &NextHop) -> Result<Neighbour, RouteError> {
-        let told = self.neighbour.ok_or(RouteError::NotOneHost(hop.address))?;
-        Ok(if hop.has_neighbour {
-            told
-        } else {
-            Neighbour::Known
+    fn entry(&mut self, hop: &NextHop) -> Result<NeighbourEntry, RouteError> {
+        let state = self.neighbour.ok_or(RouteError::NotOneHost(hop.address))?;
+        Ok(NeighbourEntry {
+            state,
+            mac: None,
+            is_stale: false,
         })
     }
 

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::node::life::Down;
-use crate::worker::messages::WorkerMessage;
 use crate::{
     Access, Cq, Drive, Error, Node, Pd, Port, Qp, QpModify, QpOptions, QpState, SendWr, Status,
 };
@@ -227,7 +226,7 @@ fn a_packet_finds_a_qp_that_was_made_just_now_also_where_another_worker_hands_it
             let mut other = node.shared.handle(1).core().unwrap();
             for packet in packets {
                 let messages = other.messages.as_mut().unwrap();
-                messages.try_send(0, WorkerMessage::Packet(Box::new(packet)));
+                assert!(messages.pass_on(&packet.0, &packet.1));
             }
             drop(other);
             let mut port = handle.port().unwrap();

@@ -1,4 +1,5 @@
-//! The guest: booted by the script, on a bridge in a network namespace of its own.
+//! The guest: booted by the script, on a bridge in a network namespace of its own, which a veth(4)
+//! pair joins to the host's end: that is an interface that every kind of port can have.
 
 use crate::{cargo, output};
 use anyhow::Result;
@@ -7,8 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// The bridge at the host's end, and what both ends are called.
+/// The bridge, the host's end, and what joins them.
 const BRIDGE: &str = "rxebr";
+const HOST: &str = "rnic";
+const JOINT: &str = "rnic-peer";
+/// Largest packet of the links: RoCEv2 with 4096 bytes of payload fits.
+const MTU: &str = "4200";
+/// What both ends are called.
 pub(crate) const ADDRESSES: [(&str, &str); 2] =
     [("10.99.0.1", "10.99.0.2"), ("fd00:99::1", "fd00:99::2")];
 /// Datagrams that may wait for the guest: an unreliable message of 8 MiB comes in one burst, and no
@@ -37,16 +43,8 @@ impl Guest {
             namespace: format!("trunkline-{id}"),
         };
         let mut up = Command::new(&guest.script);
-        up.args([
-            "up",
-            "-m",
-            "4200",
-            "-N",
-            &guest.name,
-            "-n",
-            &guest.namespace,
-        ]);
-        up.args(["-b", BRIDGE]);
+        up.args(["up", "-m", MTU, "-N", &guest.name, "-n", &guest.namespace]);
+        up.args(["-b", BRIDGE, "-H", ""]);
         for program in programs {
             up.arg("-x").arg(program);
         }
@@ -55,12 +53,25 @@ impl Guest {
         }
         cargo::run(up, Some(BOOT_LIMIT))?;
         let tap = format!("t-{}", guest.name);
-        let (ours, theirs) = (
-            format!("{}/64", ADDRESSES[1].0),
-            format!("{}/64", ADDRESSES[1].1),
+        let [(v4, _), (v6, theirs)] = ADDRESSES;
+        let (v4, v6, theirs) = (
+            format!("{v4}/24"),
+            format!("{v6}/64"),
+            format!("{theirs}/64"),
         );
         guest.inside(["ip", "link", "set", &tap, "txqueuelen", QUEUE])?;
-        guest.inside(["ip", "addr", "add", &ours, "dev", BRIDGE, "nodad"])?;
+        let pair = ["type", "veth", "peer", "name", JOINT];
+        guest.inside(
+            ["ip", "link", "add", HOST, "mtu", MTU]
+                .into_iter()
+                .chain(pair),
+        )?;
+        guest.inside([
+            "ip", "link", "set", JOINT, "mtu", MTU, "master", BRIDGE, "up",
+        ])?;
+        guest.inside(["ip", "link", "set", HOST, "up"])?;
+        guest.inside(["ip", "addr", "add", &v4, "dev", HOST])?;
+        guest.inside(["ip", "addr", "add", &v6, "dev", HOST, "nodad"])?;
         let address = format!("/bin/ip addr add {theirs} dev eth0 nodad");
         guest.shell(&address, Duration::from_secs(20))?;
         Ok(guest)
@@ -94,7 +105,7 @@ impl Guest {
         command
     }
 
-    fn inside<const N: usize>(&self, arguments: [&str; N]) -> Result<()> {
+    fn inside<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Result<()> {
         cargo::run(self.command(arguments), None)
     }
 }

@@ -8,7 +8,7 @@ mod cmtime;
 pub(crate) mod guest;
 pub(crate) mod record;
 
-use crate::cargo;
+use crate::{cargo, dpdk};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use guest::{ADDRESSES, Guest};
@@ -23,6 +23,13 @@ use std::time::{Duration, Instant};
 const SCRIPT: &str = "TRUNKLINE_RXE_VM";
 const RUN_LIMIT: Duration = Duration::from_secs(8 * 60);
 const FULL_LIMIT: Duration = Duration::from_secs(60 * 60);
+/// What carries our packets, unless somebody says it.
+const PORTS: [&str; 2] = ["udp", "xdp"];
+/// And where there is DPDK, by a program of its own: one of its drivers, on the host's end of the
+/// link.
+const DPDK: &str = "dpdk:";
+const DPDK_PORT: &str = "dpdk:net_af_packet0,iface=rnic";
+const DPDK_PROGRAM: &str = "trunkline-interop-dpdk";
 /// Programs that all this needs.
 const TOOLS: [&str; 7] = [
     "qemu-system-x86_64",
@@ -56,6 +63,10 @@ pub(crate) struct Options {
     /// Only cases with this in their name; may be given several times.
     #[arg(long, value_name = "PART")]
     pub(crate) only: Vec<String>,
+    /// What carries our packets; may be given several times, and each runs the list [default: udp,
+    /// xdp and, where DPDK is installed, one of its drivers].
+    #[arg(long, value_name = "KIND")]
+    pub(crate) port: Vec<String>,
     /// Write the outcome of every case to this file, as a JSON array.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
@@ -64,7 +75,7 @@ pub(crate) struct Options {
     pub(crate) record: Option<PathBuf>,
     /// Instead of the list: how fast connections are opened in the guest, by the kernel (cmtime of
     /// rdma-core) and by Trunkline.
-    #[arg(long, conflicts_with_all = ["full", "only", "json"])]
+    #[arg(long, conflicts_with_all = ["full", "only", "port", "json"])]
     pub(crate) cmtime: bool,
 }
 
@@ -112,8 +123,9 @@ pub(crate) fn run(options: &Options) -> Result<Verdict> {
     };
     let capture = folder.join("packets.pcap");
     let started = Instant::now();
+    let runs = runs(&options.port)?;
     let guest = Guest::boot(script, &peers, Some(&capture))?;
-    let result = cases(&guest, options, &json, &stop);
+    let result = runs_of(&guest, options, &runs, &json, &stop);
     drop(guest);
     if stop.load(Ordering::Relaxed) {
         bail!("interrupted");
@@ -171,13 +183,71 @@ fn compile(folder: &Path) -> Result<Vec<PathBuf>> {
     ["verbs_peer", "cm_peer"].into_iter().map(compile).collect()
 }
 
-fn cases(guest: &Guest, options: &Options, json: &Path, stop: &AtomicBool) -> Result<()> {
+/// A program and the ports that it runs the list with.
+type Run = (PathBuf, Vec<String>);
+
+/// Who runs the list with these ports, or with the usual ones.
+///
+/// # Errors
+/// A program cannot be built.
+fn runs(ports: &[String]) -> Result<Vec<Run>> {
+    let mut ports = ports.to_vec();
+    if ports.is_empty() {
+        ports.extend(PORTS.map(str::to_owned));
+        ports.extend(dpdk::is_installed().then(|| DPDK_PORT.to_owned()));
+    }
+    let (of_dpdk, others): (Vec<_>, Vec<_>) =
+        ports.into_iter().partition(|port| port.starts_with(DPDK));
+    let mut runs = Vec::new();
+    if !others.is_empty() {
+        let program = cargo::target_dir()?.join("release/trunkline-interop");
+        runs.push((program, others));
+    }
+    if !of_dpdk.is_empty() {
+        runs.push((dpdk::program(DPDK_PROGRAM)?, of_dpdk));
+    }
+    Ok(runs)
+}
+
+/// Runs the list as often as it takes; what came of it is in the file `json`.
+fn runs_of(
+    guest: &Guest,
+    options: &Options,
+    runs: &[Run],
+    json: &Path,
+    stop: &AtomicBool,
+) -> Result<()> {
+    let mut all = Vec::new();
+    let mut result = Ok(());
+    for run in runs {
+        // What an earlier run left is not of this one.
+        std::fs::write(json, "[]")?;
+        result = result.and(cases(guest, options, run, json, stop));
+        let text = std::fs::read_to_string(json)?;
+        all.extend(serde_json::from_str::<Vec<serde_json::Value>>(&text)?);
+    }
+    std::fs::write(json, serde_json::to_string_pretty(&all)?)?;
+    result
+}
+
+fn cases(
+    guest: &Guest,
+    options: &Options,
+    (program, ports): &Run,
+    json: &Path,
+    stop: &AtomicBool,
+) -> Result<()> {
     if stop.load(Ordering::Relaxed) {
         return Ok(());
     }
-    let program = cargo::target_dir()?.join("release/trunkline-interop");
     let mut suite = guest.command([program.as_os_str(), "suite".as_ref()]);
-    for (name, (ours, theirs)) in ["--v4", "--v6"].into_iter().zip(ADDRESSES) {
+    // A driver of DPDK has the kernel forget its neighbours whenever it starts. What UC and UD send
+    // first over IPv6 would be lost; over IPv4 the guest's programs talk to us meanwhile.
+    let families = match ports.iter().any(|port| port.starts_with(DPDK)) {
+        true => &["--v4"][..],
+        false => &["--v4", "--v6"],
+    };
+    for (name, (ours, theirs)) in families.iter().zip(ADDRESSES) {
         suite.args([name, ours, theirs]);
     }
     if options.full {
@@ -185,6 +255,9 @@ fn cases(guest: &Guest, options: &Options, json: &Path, stop: &AtomicBool) -> Re
     }
     for part in &options.only {
         suite.args(["--only", part]);
+    }
+    for port in ports {
+        suite.args(["--port", port]);
     }
     suite.arg("--json").arg(json);
     let limit = if options.full { FULL_LIMIT } else { RUN_LIMIT };

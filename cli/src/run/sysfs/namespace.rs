@@ -1,9 +1,10 @@
 //! A mount namespace for the program, in a user namespace where that is needed.
 
+use crate::namespace::unshare;
 use anyhow::{Context, Result};
 use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::process::{getegid, geteuid};
-use rustix::thread::{CapabilitySet, UnshareFlags, capabilities, unshare_unsafe};
+use rustix::thread::{CapabilitySet, UnshareFlags, capabilities};
 use std::fs::write;
 
 /// Whether this process may mount file systems where it is.
@@ -34,11 +35,6 @@ pub(super) fn begin(allowed: bool) -> Result<()> {
 /// The system does not let this process have one.
 pub(super) fn enter() -> Result<()> {
     unshare(UnshareFlags::NEWNS).context("no mount namespace can be had here")
-}
-
-fn unshare(what: UnshareFlags) -> rustix::io::Result<()> {
-    // SAFETY: descriptors stay shared between threads: namespaces are all that is parted.
-    unsafe { unshare_unsafe(what) }
 }
 
 /// From now on nothing that is mounted at `path` or below shows outside of the namespace. What is

@@ -41,6 +41,12 @@ impl<I: Copy> Sender<I> {
         self.dead
     }
 
+    /// The link of this host is up again: what is in flight is asked about soon. Whether that is
+    /// sooner than it would have been.
+    pub(in super::super) fn link_up(&mut self, now: Instant) -> bool {
+        self.timers.begin_anew(now)
+    }
+
     /// Remembers since when nothing but a retransmission can bring news of the peer.
     fn notice_stall(&mut self, now: Instant) {
         self.stalled_at = match self.stalled_at {

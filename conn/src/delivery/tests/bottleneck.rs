@@ -27,6 +27,8 @@ pub(super) struct Path {
     pub(super) loss_ppm: u64,
     /// Each packet is late by up to this, in order.
     pub(super) jitter_ns: u64,
+    /// Our senders look for acknowledgements, and send, at multiples of this; 0: at any time.
+    pub(super) round_ns: u64,
 }
 
 impl Path {
@@ -38,6 +40,15 @@ impl Path {
             mark_bytes: u64::MAX,
             loss_ppm: 0,
             jitter_ns: 0,
+            round_ns: 0,
+        }
+    }
+
+    /// When a sender of ours has its next round.
+    const fn round(&self, at: u64) -> u64 {
+        match self.round_ns {
+            0 => at,
+            round => at.next_multiple_of(round),
         }
     }
 }
@@ -402,7 +413,8 @@ impl Bottleneck {
             self.post(turn.max(self.now), Kind::Turn(flow, true));
         }
         for ack in acks {
-            self.post(self.now + self.path.rtt_ns - self.path.rtt_ns / 2, ack);
+            let back = self.path.rtt_ns - self.path.rtt_ns / 2;
+            self.post(self.path.round(self.now + back), ack);
         }
     }
 
@@ -412,6 +424,9 @@ impl Bottleneck {
         let turn = match &mut self.flows[flow] {
             Flow::Ours(pair) => {
                 pair.turn(self.now, &mut out);
+                if pair.turns[0] != u64::MAX {
+                    pair.turns[0] = self.path.round(pair.turns[0]);
+                }
                 pair.turns[0]
             }
             Flow::Tcp(tcp) => {

@@ -35,6 +35,33 @@ fn alone_the_default_fills_the_path() {
     }
 }
 
+/// A busy host's rounds take longer than a burst does to leave, and longer than the round trip.
+#[test]
+fn alone_the_default_fills_the_path_in_long_rounds_too() {
+    for (rtt_ns, queue, least) in [
+        (10 * MICROSECOND, 500_000, 0.85),
+        (100 * MICROSECOND, 500_000, 0.9),
+        (100 * MICROSECOND, 50_000, 0.4),
+        (1_000 * MICROSECOND, 50_000, 0.5),
+    ] {
+        for round_ns in [0, 20 * MICROSECOND, 50 * MICROSECOND] {
+            let path = Path {
+                round_ns,
+                ..Path::new(10_000 * MBPS, rtt_ns, queue)
+            };
+            let mut world = Bottleneck::new(path).ours(DEFAULT, 0);
+            world.run(SECOND / 10);
+            let got = world.run(SECOND / 5)[0];
+            let dropped = world.dropped[0];
+            println!("{rtt_ns} ns, {queue} B, rounds of {round_ns} ns: {got:.1}, -{dropped}");
+            assert!(
+                got >= least * 10_000.0,
+                "{rtt_ns} {queue} {round_ns}: {got}"
+            );
+        }
+    }
+}
+
 /// Runs for two seconds, makes the change, and compares what is sent after a second with `after`.
 fn recovers(name: &str, path: Path, change: Change, after: u64) {
     for jitter_ns in [0, 20 * MICROSECOND] {

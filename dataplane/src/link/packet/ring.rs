@@ -8,6 +8,7 @@ use libc::{
     TP_STATUS_VLAN_VALID, tpacket_req, tpacket2_hdr,
 };
 use socket2::Socket;
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
@@ -18,7 +19,12 @@ const BLOCK: usize = 1 << 20;
 /// Bytes of a slot for what arrives: a super-packet of 64 KiB, and headers.
 const RX_SLOT: usize = 68 << 10;
 const RX_BLOCKS: usize = 16;
-const TX_BLOCKS: usize = 4;
+const TX_BLOCKS: usize = 8;
+/// Bytes of all that can wait to be sent.
+pub(super) const TX_BYTES: usize = TX_BLOCKS * BLOCK;
+/// Bytes of a slot for super-packets that are sent: as many pages as the kernel takes of a frame,
+/// but one.
+const SUPER_SLOT: usize = 64 << 10;
 /// Where the frame begins in a slot that is sent: behind the header (`TPACKET2_HDRLEN` without the
 /// address).
 const TX_DATA: usize = align(size_of::<tpacket2_hdr>());
@@ -56,9 +62,31 @@ impl Slots {
         }
     }
 
-    const fn at(&self, index: usize) -> usize {
-        let (block, place) = (index / self.each_block, index % self.each_block);
-        self.start + block * BLOCK + place * self.slot
+    const fn first(&self) -> Place {
+        Place {
+            at: self.start,
+            left: self.each_block,
+        }
+    }
+
+    /// The slot behind another one, and behind the last the first.
+    const fn behind(&self, place: Place) -> Place {
+        let Place { at, left } = place;
+        if left > 1 {
+            return Place {
+                at: at + self.slot,
+                left: left - 1,
+            };
+        }
+        let block = at + self.slot - self.each_block * self.slot;
+        let end = self.start + self.count / self.each_block * BLOCK;
+        if block + BLOCK == end {
+            return self.first();
+        }
+        Place {
+            at: block + BLOCK,
+            left: self.each_block,
+        }
     }
 
     fn request(&self) -> tpacket_req {
@@ -71,6 +99,14 @@ impl Slots {
     }
 }
 
+/// Where a slot is.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    at: usize,
+    /// Slots from there on in its block.
+    left: usize,
+}
+
 /// How long slots are.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
@@ -79,11 +115,16 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// For frames to send of up to so many bytes.
-    pub(super) const fn new(most: usize) -> Self {
+    /// For frames to send of up to so many bytes, or for as long ones as there are if datagrams are
+    /// `joined`.
+    pub(super) const fn new(most: usize, joined: bool) -> Self {
+        let mut slot = align(TX_DATA + most);
+        if joined && slot < SUPER_SLOT {
+            slot = SUPER_SLOT;
+        }
         Self {
             rx: Slots::new(0, RX_SLOT, RX_BLOCKS),
-            tx: Slots::new(RX_BLOCKS * BLOCK, align(TX_DATA + most), TX_BLOCKS),
+            tx: Slots::new(RX_BLOCKS * BLOCK, slot, TX_BLOCKS),
         }
     }
 
@@ -110,13 +151,13 @@ pub(super) struct Rings {
     base: NonNull<u8>,
     layout: Layout,
     /// The slot that is received next, and how many from there on had arrived at the last look.
-    next: usize,
+    next: Place,
     arrived: usize,
-    /// The slot that is filled next, the oldest that the kernel was not seen to take, how many lie
-    /// between, and the length of the frame allocated last.
-    free: usize,
-    oldest: usize,
-    pushed: usize,
+    /// The slot that is filled next, the oldest that the kernel was not seen to take, how many
+    /// datagrams are in each between, and the length of the frame allocated last.
+    free: Place,
+    oldest: Place,
+    pushed: VecDeque<u8>,
     length: usize,
 }
 
@@ -145,12 +186,12 @@ impl Rings {
         }
         Ok(Self {
             base: NonNull::new(base.cast()).expect("mmap does not map page 0 unasked"),
-            layout,
-            next: 0,
+            next: layout.rx.first(),
             arrived: 0,
-            free: 0,
-            oldest: 0,
-            pushed: 0,
+            free: layout.tx.first(),
+            oldest: layout.tx.first(),
+            pushed: VecDeque::with_capacity(layout.tx.count),
+            layout,
             length: 0,
         })
     }
@@ -167,14 +208,18 @@ impl Rings {
         unsafe { self.place(at).cast::<AtomicU32>().as_ref() }
     }
 
+    /// Most bytes that are sent at once.
+    pub(super) const fn most(&self) -> usize {
+        self.layout.tx.slot - TX_DATA
+    }
+
     /// Room for a frame.
     pub(super) fn allocate(&mut self, length: usize) -> Option<&mut [u8]> {
         let tx = self.layout.tx;
-        if length > tx.slot - TX_DATA || self.pushed == tx.count {
+        if length > self.most() || self.pushed.len() == tx.count {
             return None;
         }
-        let at = tx.at(self.free);
-        if self.status(at).load(Ordering::Acquire) != TP_STATUS_AVAILABLE {
+        if self.status(self.free.at).load(Ordering::Acquire) != TP_STATUS_AVAILABLE {
             return None;
         }
         self.length = length;
@@ -183,73 +228,85 @@ impl Rings {
 
     /// The room that was given out last, and was not pushed.
     pub(super) fn allocated(&mut self) -> &mut [u8] {
-        let data = self.place(self.layout.tx.at(self.free) + TX_DATA).as_ptr();
+        let data = self.place(self.free.at + TX_DATA).as_ptr();
         // SAFETY: the slot is ours, as its status said when it was allocated, until it is pushed;
         // the length is inside, and 0 before.
         unsafe { std::slice::from_raw_parts_mut(data, self.length) }
     }
 
-    /// The frame allocated last is whole.
-    pub(super) fn push(&mut self) {
-        let at = self.layout.tx.at(self.free);
+    /// The frame allocated last is whole, and has so many datagrams.
+    pub(super) fn push(&mut self, datagrams: u8) {
+        let at = self.free.at;
         let length = self.place(at + std::mem::offset_of!(tpacket2_hdr, tp_len));
         // SAFETY: a word of the header of a slot that is ours.
         unsafe { length.cast::<u32>().write(self.length as u32) };
         self.status(at)
             .store(TP_STATUS_SEND_REQUEST, Ordering::Release);
-        self.free = (self.free + 1) % self.layout.tx.count;
-        (self.length, self.pushed) = (0, self.pushed + 1);
+        self.free = self.layout.tx.behind(self.free);
+        self.pushed.push_back(datagrams);
+        self.length = 0;
     }
 
     /// Whether the kernel has not taken all that was pushed.
-    pub(super) const fn has_pushed(&self) -> bool {
-        self.pushed > 0
+    pub(super) fn has_pushed(&self) -> bool {
+        !self.pushed.is_empty()
     }
 
-    /// How many frames the kernel has taken since this was asked last.
+    /// Whether a super-packet is among that.
+    pub(super) fn has_joined(&self) -> bool {
+        self.pushed.iter().any(|datagrams| *datagrams > 1)
+    }
+
+    /// Whether the kernel has to take something, or to be done with it, before there is room for as
+    /// many frames as the ring has.
+    pub(super) fn is_full(&self) -> bool {
+        self.has_pushed()
+            || self.status(self.free.at).load(Ordering::Acquire) != TP_STATUS_AVAILABLE
+    }
+
+    /// How many datagrams the kernel has taken since this was asked last.
     pub(super) fn taken(&mut self) -> usize {
-        let before = self.pushed;
-        while self.pushed > 0 {
-            let at = self.layout.tx.at(self.oldest);
-            if self.status(at).load(Ordering::Acquire) == TP_STATUS_SEND_REQUEST {
+        let mut taken = 0;
+        while self.has_pushed() {
+            if self.status(self.oldest.at).load(Ordering::Acquire) == TP_STATUS_SEND_REQUEST {
                 break;
             }
-            self.settle_oldest();
+            taken += self.settle_oldest();
         }
-        before - self.pushed
+        taken
     }
 
-    /// Takes back what the kernel has not taken. Says how many frames that were.
+    /// Takes back what the kernel has not taken. Says how many datagrams that were.
     pub(super) fn give_up(&mut self) -> usize {
-        let (given_up, oldest) = (self.pushed, self.oldest);
-        while self.pushed > 0 {
-            let at = self.layout.tx.at(self.oldest);
-            self.status(at)
+        let (mut given_up, oldest) = (0, self.oldest);
+        while self.has_pushed() {
+            self.status(self.oldest.at)
                 .store(TP_STATUS_AVAILABLE, Ordering::Release);
-            self.settle_oldest();
+            given_up += self.settle_oldest();
         }
         // The kernel goes on at the slot that it did not take.
         (self.free, self.oldest) = (oldest, oldest);
         given_up
     }
 
-    fn settle_oldest(&mut self) {
-        self.oldest = (self.oldest + 1) % self.layout.tx.count;
-        self.pushed -= 1;
+    /// The oldest slot is ours again: gives how many datagrams were in it.
+    fn settle_oldest(&mut self) -> usize {
+        self.oldest = self.layout.tx.behind(self.oldest);
+        self.pushed.pop_front().unwrap_or(0).into()
     }
 
     /// Looks how many frames have arrived, unless some of the last time are left.
     pub(super) fn look(&mut self) -> bool {
         let rx = self.layout.rx;
-        let mut index = self.next;
+        let mut place = self.next;
         if self.arrived == 0 {
             while self.arrived < LOOK {
-                let status = self.status(rx.at(index)).load(Ordering::Acquire);
+                let status = self.status(place.at).load(Ordering::Acquire);
                 if status & TP_STATUS_USER == 0 {
                     break;
                 }
                 self.arrived += 1;
-                index = (index + 1) % rx.count;
+                place = rx.behind(place);
             }
         }
         self.arrived > 0
@@ -260,7 +317,7 @@ impl Rings {
         if self.arrived == 0 {
             return None;
         }
-        let (slot, at) = (self.layout.rx.slot, self.layout.rx.at(self.next));
+        let (slot, at) = (self.layout.rx.slot, self.next.at);
         let status = self.status(at).load(Ordering::Acquire);
         // SAFETY: the slot is ours, as its status says, and begins with this header.
         let header = unsafe { self.place(at).cast::<tpacket2_hdr>().read() };
@@ -290,9 +347,9 @@ impl Rings {
         if self.arrived == 0 {
             return;
         }
-        let at = self.layout.rx.at(self.next);
-        self.status(at).store(TP_STATUS_KERNEL, Ordering::Release);
-        self.next = (self.next + 1) % self.layout.rx.count;
+        self.status(self.next.at)
+            .store(TP_STATUS_KERNEL, Ordering::Release);
+        self.next = self.layout.rx.behind(self.next);
         self.arrived -= 1;
     }
 }
@@ -315,5 +372,24 @@ fn option<T>(socket: &Socket, option: i32, value: &T) -> io::Result<()> {
         Ok(())
     } else {
         Err(io::Error::last_os_error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_lie_side_by_side_in_blocks_and_begin_again_behind_the_last() {
+        for (slot, blocks) in [(RX_SLOT, RX_BLOCKS), (4256, TX_BLOCKS), (BLOCK / 2, 1)] {
+            let slots = Slots::new(7 * BLOCK, slot, blocks);
+            assert_eq!(slots.count, BLOCK / slot * blocks);
+            let mut place = slots.first();
+            for index in (0..slots.count).chain(0..2) {
+                let (block, inside) = (index / slots.each_block, index % slots.each_block);
+                assert_eq!(place.at, (7 + block) * BLOCK + inside * slot, "{index}");
+                place = slots.behind(place);
+            }
+        }
     }
 }

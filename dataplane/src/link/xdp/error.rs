@@ -1,5 +1,6 @@
 //! Why a device could not be opened, and what its user may do.
 
+use crate::udp::InterfaceName;
 use std::io;
 use std::net::IpAddr;
 
@@ -53,19 +54,19 @@ pub enum XdpOpenError {
     /// Neither the driver nor the kernel above it runs a program for the interface.
     #[error("interface {interface} takes no XDP program ({source}): use a port of another kind")]
     NoProgram {
-        /// The number of the interface.
-        interface: u32,
+        /// The interface.
+        interface: InterfaceName,
         /// What the system said.
         source: io::Error,
     },
     /// Another program steers the interface's packets.
     #[error(
         "interface {interface} has an XDP program already: end who attached it, or remove it by \
-         `ip link set DEVICE xdp off`"
+         `ip link set {interface} xdp off`"
     )]
     ProgramTaken {
-        /// The number of the interface.
-        interface: u32,
+        /// The interface.
+        interface: InterfaceName,
     },
     /// Another socket has the queue.
     #[error(
@@ -73,25 +74,30 @@ pub enum XdpOpenError {
          another queue (`ss --xdp` shows them)"
     )]
     QueueTaken {
-        /// The number of the interface.
-        interface: u32,
+        /// The interface.
+        interface: InterfaceName,
         /// The queue.
         queue: u32,
     },
     /// The interface has fewer queues.
-    #[error("interface {interface} has no queue {queue}: `ethtool -l DEVICE` shows what it has")]
+    #[error(
+        "interface {interface} has no queue {queue}: `ethtool -l {interface}` shows what it has"
+    )]
     NoSuchQueue {
-        /// The number of the interface.
-        interface: u32,
+        /// The interface.
+        interface: InterfaceName,
         /// The queue.
         queue: u32,
     },
     /// Frames may be longer than one buffer, and kernel or driver cannot spread them over several.
     #[error(
-        "an MTU of {mtu} takes frames of several buffers, which the kernel refuses: lower it by \
-         `ip link set DEVICE mtu {most}`, or use Linux 6.6 or later"
+        "interface {interface} has an MTU of {mtu}, which takes frames of several buffers, and the \
+         kernel refuses those: lower it by `ip link set {interface} mtu {most}`, or use Linux 6.6 \
+         or later"
     )]
     MtuTooLarge {
+        /// The interface.
+        interface: InterfaceName,
         /// The interface's MTU.
         mtu: usize,
         /// The largest that one buffer holds.

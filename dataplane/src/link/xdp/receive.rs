@@ -7,6 +7,7 @@
 use super::rings::{Consumer, Producer};
 use super::umem::{CHUNK, Umem};
 use crate::link::device::Unit;
+use libc::xdp_desc;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Chunks that wait to be filled at first.
@@ -45,9 +46,9 @@ enum Front {
 #[derive(Debug)]
 pub(super) struct Receiver {
     fill: Producer<u64>,
-    rx: Consumer<libc::xdp_desc>,
-    /// Chunks from one that is filled to the next.
-    stride: u32,
+    rx: Consumer<xdp_desc>,
+    /// Bits of the distance in bytes from one chunk that is filled to the next.
+    spacing: u32,
     /// Those that are ours and empty, the one that was read last on top.
     free: Vec<u32>,
     /// Whether the kernel has it, of each.
@@ -66,14 +67,16 @@ impl Receiver {
     /// Uses the first `count * stride` chunks of the memory, and copies frames of several together
     /// up to `longest` bytes.
     pub(super) fn new(
-        (fill, rx): (Producer<u64>, Consumer<libc::xdp_desc>),
+        (fill, rx): (Producer<u64>, Consumer<xdp_desc>),
         (count, stride): (u32, u32),
         longest: usize,
     ) -> Self {
+        let distance = CHUNK * stride as usize;
+        assert!(distance.is_power_of_two(), "one chunk is spare, or none");
         let mut receiver = Self {
             fill,
             rx,
-            stride,
+            spacing: distance.ilog2(),
             free: (0..count).rev().collect(),
             lent: vec![false; count as usize].into(),
             depth: WAITING_FIRST.min(count),
@@ -86,20 +89,23 @@ impl Receiver {
         receiver
     }
 
-    fn address(&self, chunk: u32) -> usize {
-        chunk as usize * self.stride as usize * CHUNK
+    /// Looks how many chunks wait to be filled, and adds some.
+    fn refill(&mut self) {
+        self.fill.look();
+        self.lend();
     }
 
     /// Gives the kernel chunks to fill, those first that were read last.
-    fn refill(&mut self) {
-        self.fill.look();
+    fn lend(&mut self) {
         self.returned = 0;
-        while self.fill.waiting() < self.depth
-            && self.fill.room() > 0
-            && let Some(chunk) = self.free.pop()
-        {
+        let missing = self.depth.saturating_sub(self.fill.waiting());
+        let count = (missing.min(self.fill.room()) as usize).min(self.free.len());
+        if count == 0 {
+            return;
+        }
+        for chunk in self.free.drain(self.free.len() - count..).rev() {
             self.lent[chunk as usize] = true;
-            self.fill.write(self.address(chunk) as u64);
+            self.fill.write(u64::from(chunk) << self.spacing);
         }
         self.fill.publish();
     }
@@ -113,7 +119,7 @@ impl Receiver {
             few if few < self.depth / 2 => self.depth = self.depth.saturating_mul(2).min(all),
             _ => {}
         }
-        self.refill();
+        self.lend();
         if self.fill.needs_wakeup() {
             self.wake(socket);
         }
@@ -136,15 +142,29 @@ impl Receiver {
     /// Finds the next front among what was there at the last look.
     fn advance(&mut self, umem: &mut Umem) {
         while self.front.is_none()
-            && let Some(pieces) = self.whole()
+            && let Some(first) = self.rx.peek(0)
         {
-            self.front = match pieces {
-                1 => self.piece().map(Front::Chunk),
-                2 if self.stride == 2 => self.append(umem),
-                _ => self.join(umem, pieces),
+            self.front = if is_last(first) {
+                self.rx.skip(1);
+                self.piece(first).map(Front::Chunk)
+            } else if self.has_spare()
+                && let Some(second) = self.rx.peek(1)
+                && is_last(second)
+            {
+                self.rx.skip(2);
+                self.append(umem, first, second)
+            } else if let Some(pieces) = self.whole() {
+                self.join(umem, pieces)
+            } else {
+                return;
             };
             self.broken += u64::from(self.front.is_none());
         }
+    }
+
+    /// Whether there is a spare chunk behind each that is filled.
+    const fn has_spare(&self) -> bool {
+        1 << self.spacing > CHUNK
     }
 
     /// How many pieces the oldest frame has, if all are there.
@@ -153,19 +173,18 @@ impl Receiver {
         loop {
             let piece = self.rx.peek(pieces)?;
             pieces += 1;
-            if piece.options & libc::XDP_PKT_CONTD == 0 {
+            if is_last(piece) {
                 return Some(pieces);
             }
         }
     }
 
-    /// Takes the oldest piece, and its chunk from the kernel, if that can be what it says.
-    fn piece(&mut self) -> Option<Piece> {
-        let piece = self.rx.take()?;
+    /// Takes the chunk of a piece from the kernel, if that can be what it says.
+    #[inline]
+    fn piece(&mut self, piece: xdp_desc) -> Option<Piece> {
         let at = usize::try_from(piece.addr).ok()?;
         let length = piece.len as usize;
-        let spacing = CHUNK * self.stride as usize;
-        let (chunk, inside) = (at / spacing, at % spacing);
+        let (chunk, inside) = (at >> self.spacing, at & ((1 << self.spacing) - 1));
         let lent = self.lent.get_mut(chunk)?;
         if !*lent || inside > CHUNK || length > CHUNK - inside {
             return None;
@@ -177,14 +196,17 @@ impl Receiver {
     }
 
     /// Copies the second piece of a frame to right behind the first, where a spare chunk is.
-    fn append(&mut self, umem: &mut Umem) -> Option<Front> {
-        let pieces = (self.piece(), self.piece());
-        // Nothing is kept of a frame of which one piece is wrong.
-        let kept = pieces.0.filter(|_| pieces.1.is_some());
-        for piece in [pieces.0.filter(|_| kept.is_none()), pieces.1] {
-            self.free.extend(piece.map(|piece| piece.chunk));
-        }
-        let (first, second) = (kept?, pieces.1?);
+    fn append(&mut self, umem: &mut Umem, first: xdp_desc, second: xdp_desc) -> Option<Front> {
+        let (first, second) = match (self.piece(first), self.piece(second)) {
+            (Some(first), Some(second)) => (first, second),
+            // Nothing is kept of a frame of which one piece is wrong.
+            (one, other) => {
+                let good = [one, other].into_iter().flatten();
+                self.free.extend(good.map(|piece| piece.chunk));
+                return None;
+            }
+        };
+        self.free.push(second.chunk);
         let end = first.at + first.length;
         // SAFETY: both chunks were just taken from the kernel, so they are not the same. The first
         // piece ends inside its chunk, and the second is no longer than a chunk: it ends inside the
@@ -199,7 +221,9 @@ impl Receiver {
         let longest = self.joined.len();
         let (mut length, mut is_whole) = (0, true);
         for _ in 0..pieces {
-            let Some(piece) = self.piece() else {
+            let piece = self.rx.peek(0).and_then(|piece| self.piece(piece));
+            self.rx.skip(1);
+            let Some(piece) = piece else {
                 is_whole = false;
                 continue;
             };
@@ -251,4 +275,9 @@ impl Receiver {
     pub(super) const fn broken(&self) -> u64 {
         self.broken
     }
+}
+
+/// Whether a frame ends with this piece.
+const fn is_last(piece: xdp_desc) -> bool {
+    piece.options & libc::XDP_PKT_CONTD == 0
 }

@@ -104,6 +104,8 @@ pub(super) struct Producer<T> {
     next: u32,
     /// What the kernel had consumed when it was last looked at.
     seen: u32,
+    /// Something was published since it was last looked whether the kernel waits.
+    is_new: bool,
 }
 
 impl<T: Copy> Producer<T> {
@@ -114,8 +116,12 @@ impl<T: Copy> Producer<T> {
         capacity: u32,
     ) -> io::Result<Self> {
         let area = Area::map(socket, page, offsets, capacity)?;
-        let (next, seen) = (0, 0);
-        Ok(Self { area, next, seen })
+        Ok(Self {
+            area,
+            next: 0,
+            seen: 0,
+            is_new: false,
+        })
     }
 
     /// Entries that were written and that the kernel had not consumed at the last
@@ -167,14 +173,17 @@ impl<T: Copy> Producer<T> {
     pub(super) fn publish(&mut self) {
         let producer = self.area.word(self.area.producer);
         producer.store(self.next, Ordering::Release);
+        self.is_new = true;
     }
 
     /// Whether the kernel waits to be told of what was published.
-    pub(super) fn needs_wakeup(&self) -> bool {
+    pub(super) fn needs_wakeup(&mut self) -> bool {
         // A driver that goes to sleep sets the flag, then looks for entries once more; here one
         // is published, then the flag is looked at. Were the load done before the store, both could
-        // miss the other.
-        fence(Ordering::SeqCst);
+        // miss the other. For what was published before the last fence there needs no other one.
+        if std::mem::take(&mut self.is_new) {
+            fence(Ordering::SeqCst);
+        }
         let flags = self.area.word(self.area.flags).load(Ordering::Relaxed);
         flags & libc::XDP_RING_NEED_WAKEUP != 0
     }
@@ -228,10 +237,16 @@ impl<T: Copy> Consumer<T> {
         })
     }
 
+    /// Takes the oldest entries, of which so many are ready.
+    pub(super) fn skip(&mut self, count: u32) {
+        debug_assert!(count <= self.ready(), "what is taken was seen");
+        self.next = self.next.wrapping_add(count);
+    }
+
     /// Takes the oldest entry, if one is ready.
     pub(super) fn take(&mut self) -> Option<T> {
         let entry = self.peek(0)?;
-        self.next = self.next.wrapping_add(1);
+        self.skip(1);
         Some(entry)
     }
 }

@@ -72,11 +72,8 @@ impl Sender {
         let slot = match self.open {
             Some((slot, _)) => slot,
             None => {
-                if self.free.is_empty() {
-                    self.reclaim();
-                }
-                if self.tx.room() < SLOT_CHUNKS {
-                    self.count();
+                if self.free.is_empty() || self.tx.room() < SLOT_CHUNKS {
+                    self.make_room();
                 }
                 if self.tx.room() < SLOT_CHUNKS {
                     return None;
@@ -89,11 +86,22 @@ impl Sender {
         Some(unsafe { umem.get_mut(self.address(slot), length) })
     }
 
+    /// Looks for slots, or for room in the ring, whichever is missing.
+    #[cold]
+    fn make_room(&mut self) {
+        if self.free.is_empty() {
+            self.reclaim();
+        }
+        if self.tx.room() < SLOT_CHUNKS {
+            self.count();
+        }
+    }
+
     /// See [`Device::push`](super::Device::push).
     pub(super) fn push(&mut self) {
         let open = self.open.take();
         let (slot, length) = open.expect("what is pushed was allocated");
-        let (mut address, mut left) = (self.address(slot) as u64, length);
+        let (mut address, mut left, mut pieces) = (self.address(slot) as u64, length, 0);
         while left > 0 {
             let piece = left.min(CHUNK);
             left -= piece;
@@ -103,14 +111,18 @@ impl Sender {
                 len: piece as u32,
                 options,
             });
-            self.lent[slot as usize] += 1;
+            pieces += 1;
             address += CHUNK as u64;
         }
+        self.lent[slot as usize] = pieces;
         self.pushed += 1;
     }
 
     /// See [`Device::kick`](super::Device::kick).
     pub(super) fn kick(&mut self, socket: BorrowedFd<'_>) -> Result<Kicked, PortError> {
+        if self.tx.waiting() == 0 && self.pushed == 0 && self.taken == 0 {
+            return Ok(Kicked::default());
+        }
         self.tx.publish();
         self.count();
         let is_down = self.tx.waiting() > 0 && !self.hand_over(socket)?;
@@ -195,16 +207,18 @@ impl Sender {
     fn reclaim(&mut self) {
         self.completion.look();
         while let Some(address) = self.completion.take() {
-            let chunk = (address / CHUNK as u64).checked_sub(self.first as u64);
-            let slot = chunk.and_then(|chunk| u32::try_from(chunk / u64::from(SLOT_CHUNKS)).ok());
             // One that cannot be is of no slot of ours.
-            let Some(slot) = slot else { continue };
-            let Some(lent) = self.lent.get_mut(slot as usize).filter(|lent| **lent > 0) else {
+            let chunk = (address / CHUNK as u64).wrapping_sub(self.first as u64);
+            let Ok(slot) = usize::try_from(chunk / u64::from(SLOT_CHUNKS)) else {
+                continue;
+            };
+            let Some(lent) = self.lent.get_mut(slot).filter(|lent| **lent > 0) else {
                 continue;
             };
             *lent -= 1;
             if *lent == 0 {
-                self.free.push(slot);
+                // There are fewer than 2^32.
+                self.free.push(slot as u32);
             }
         }
     }

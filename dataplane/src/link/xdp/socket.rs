@@ -3,6 +3,7 @@
 use super::error::XdpOpenError;
 use super::rings::{Consumer, Producer};
 use super::umem::Umem;
+use crate::udp::InterfaceName;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::thread;
@@ -121,10 +122,11 @@ pub(super) struct Wishes {
 /// Binds a socket to a queue, in the best way that kernel and driver take.
 pub(super) fn bind(
     socket: &OwnedFd,
-    interface: u32,
+    place: &Place,
     queue: u32,
     wishes: Wishes,
 ) -> Result<Bound, XdpOpenError> {
+    let (index, interface) = (place.index, place.name);
     let bound = |zero_copy, multi_buffer| Bound {
         zero_copy,
         multi_buffer,
@@ -143,12 +145,12 @@ pub(super) fn bind(
         {
             continue;
         }
-        let Err(error) = unless_busy(|| bind_as(socket.as_raw_fd(), interface, queue, way)) else {
+        let Err(error) = unless_busy(|| bind_as(socket.as_raw_fd(), index, queue, way)) else {
             return Ok(way);
         };
         match error.raw_os_error() {
             Some(libc::EBUSY) => return Err(XdpOpenError::QueueTaken { interface, queue }),
-            Some(libc::ENODEV) => return Err(XdpOpenError::NoInterface { interface }),
+            Some(libc::ENODEV) => return Err(XdpOpenError::NoInterface { interface: index }),
             Some(libc::EPERM) => return Err(XdpOpenError::of("bind", error)),
             _ => {}
         }
@@ -226,8 +228,25 @@ pub(super) fn get<T: Copy>(socket: RawFd, option: i32, value: &mut T) -> io::Res
     }
 }
 
-/// The MTU of an interface, without the Ethernet header.
-pub(super) fn mtu(interface: u32) -> Result<usize, XdpOpenError> {
+/// An interface.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) index: u32,
+    pub(super) name: InterfaceName,
+    /// Without the Ethernet header.
+    pub(super) mtu: usize,
+}
+
+impl Place {
+    /// The interface of that index in the network namespace of this thread.
+    pub(super) fn of(index: u32) -> Result<Self, XdpOpenError> {
+        let (name, mtu) = asked(index)?;
+        Ok(Self { index, name, mtu })
+    }
+}
+
+/// The name and the MTU of an interface.
+fn asked(interface: u32) -> Result<(InterfaceName, usize), XdpOpenError> {
     let system = |call| move |source| XdpOpenError::System { call, source };
     let any = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None)
         .map_err(system("socket"))?;
@@ -255,7 +274,8 @@ pub(super) fn mtu(interface: u32) -> Result<usize, XdpOpenError> {
     }
     // SAFETY: the second call wrote this field, and any bytes make an integer.
     let mtu = unsafe { request.ifr_ifru.ifru_mtu };
-    Ok(usize::try_from(mtu).unwrap_or(0))
+    let name = request.ifr_name.map(libc::c_char::cast_unsigned);
+    Ok((InterfaceName::new(&name), usize::try_from(mtu).unwrap_or(0)))
 }
 
 pub(super) fn done(result: i32) -> io::Result<()> {

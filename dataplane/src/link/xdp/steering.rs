@@ -2,6 +2,7 @@
 
 use super::error::XdpOpenError;
 use super::program::{Instruction, program};
+use super::socket::Place;
 use std::ffi::c_long;
 use std::io;
 use std::net::IpAddr;
@@ -123,7 +124,7 @@ impl Steering {
     /// Attaches a program for packets to `address`, for queues below `queues`: in the driver, or
     /// else above it.
     pub(super) fn attach(
-        interface: u32,
+        place: &Place,
         address: IpAddr,
         queues: u32,
     ) -> Result<Self, XdpOpenError> {
@@ -145,10 +146,11 @@ impl Steering {
             }
             Err(error) => return Err(failed(error)),
         };
-        let (link, is_native) = match link(&program, interface, MODE_NATIVE) {
+        let (index, interface) = (place.index, place.name);
+        let (link, is_native) = match link(&program, index, MODE_NATIVE) {
             Err(source) if !is_final(&source) => {
-                tracing::debug!(interface, %source, "the driver takes no XDP program");
-                (link(&program, interface, MODE_GENERIC), false)
+                tracing::debug!(%interface, %source, "the driver takes no XDP program");
+                (link(&program, index, MODE_GENERIC), false)
             }
             native => (native, true),
         };

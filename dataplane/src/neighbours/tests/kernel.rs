@@ -1,10 +1,10 @@
 //! The kernel at the other end of a link: it answers our questions, and we answer its.
 
 use super::*;
-use crate::netns::{Far, beside_a_neighbour, ip};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io::{ErrorKind, Read, Write};
 use std::time::{Duration, Instant as Clock};
+use trunkline_testkit::netns::{Far, beside_a_neighbour, ip};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -1,8 +1,8 @@
 //! Errors that ICMP messages tell a socket of.
 
 use super::*;
-use crate::netns::{beside_a_neighbour, ip};
 use crate::port::Quoted;
+use trunkline_testkit::netns::{beside_a_neighbour, ip};
 
 /// What ports have to say within a second.
 fn told(port: &mut UdpPort) -> Option<PortEvent> {
@@ -58,8 +58,21 @@ fn wakes(port: &UdpPort) -> libc::c_short {
 }
 
 /// The error of the first datagram ends the call that sends both, and is gone with that: the second
-/// one, sent by the next call, leaves well.
-fn an_error_within_a_burst_wakes_nobody_for_long([from, to, nobody]: [IpAddr; 3]) {
+/// one, sent by the next call, leaves well. On a busy machine, and where the kernel sends no more
+/// errors for a while, the error comes later; a new address of IPv6 may not be known to be local
+/// yet, so that another error comes: then it is done again.
+fn an_error_within_a_burst_wakes_nobody_for_long(addresses: [IpAddr; 3]) {
+    const TRIES: usize = 20;
+    let mut tries = (0..TRIES).map(|_| an_error_cuts_a_burst_short(addresses));
+    let is_cut = tries.any(|is_cut| {
+        std::thread::sleep(Duration::from_millis(if is_cut { 0 } else { 100 }));
+        is_cut
+    });
+    assert!(is_cut, "the error ends the call that sends both");
+}
+
+/// Whether the error came within the burst.
+fn an_error_cuts_a_burst_short([from, to, nobody]: [IpAddr; 3]) -> bool {
     let (mut a, b) = pair_at([from, to], |_| {});
     let to_b = path(&a, &b);
     let nowhere = Path {
@@ -70,13 +83,18 @@ fn an_error_within_a_burst_wakes_nobody_for_long([from, to, nobody]: [IpAddr; 3]
     commit(&mut a, &to_b, 7, 100).unwrap();
     a.flush().unwrap();
     let counters = a.counters();
-    assert_eq!((counters.sent, counters.send_calls), (2, 2), "cut short");
+    assert_eq!(counters.sent, 2);
+    if counters.send_calls == 1 {
+        return false;
+    }
     assert_eq!(wakes(&a), libc::POLLERR, "the error waits to be read");
     let event = told(&mut a);
     let Some(PortEvent::Refused { dst, .. }) = event else {
-        panic!("{event:?}");
+        assert_eq!(wakes(&a), 0, "nothing is left to wake for");
+        return false;
     };
     assert_eq!((dst, wakes(&a)), (nobody, 0), "nothing is left to wake for");
+    true
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Flow labels and hop limits, as they arrive.
 
 use super::*;
-use crate::netns::beside_a_neighbour;
 use crate::udp::control::Control;
 use crate::udp::socket::set;
+use trunkline_testkit::netns::beside_a_neighbour;
 
 /// Fields of the IP header that a datagram came with.
 #[derive(Debug, Default, Eq, PartialEq)]
@@ -132,7 +132,12 @@ fn datagrams_share_a_super_packet_where_flow_label_and_hop_limit_are_the_same() 
         let ip = IpFields::new(label, hops);
         commit(&mut port, &Path { ip, ..usual }, 7, 200).unwrap();
     }
-    let counts: Vec<_> = port.queue.waiting().iter().map(|unit| unit.count).collect();
+    let counts: Vec<_> = port
+        .queue
+        .waiting()
+        .iter()
+        .map(|unit| unit.packet.count)
+        .collect();
     assert_eq!(counts, [2, 1, 2]);
 }
 

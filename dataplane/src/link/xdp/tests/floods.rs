@@ -5,10 +5,10 @@ use super::world::{
 };
 use crate::link::device::Device;
 use crate::link::xdp::{XdpConfig, XdpDevice};
-use crate::netns::{beside_a_neighbour, ip};
 use crate::prng::Prng;
 use std::thread;
 use std::time::{Duration, Instant};
+use trunkline_testkit::netns::{beside_a_neighbour, ip};
 
 #[test]
 #[ignore = "needs root and network namespaces"]

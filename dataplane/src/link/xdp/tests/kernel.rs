@@ -6,14 +6,15 @@ use super::world::{
 use crate::link::device::Device;
 use crate::link::device::Kicked;
 use crate::link::xdp::socket::set_at;
-use crate::link::xdp::{XdpConfig, XdpDevice, XdpMode};
-use crate::netns::{Far, beside_a_neighbour, ip};
+use crate::link::xdp::{XdpConfig, XdpDevice, XdpMode, XdpWatch};
 use crate::prng::Prng;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
+use std::process::Command;
 use std::time::Instant;
+use trunkline_testkit::netns::{Far, beside_a_neighbour, ip};
 
 fn bytes(prng: &mut Prng, length: usize) -> Vec<u8> {
     (0..length).map(|_| prng.next_u64() as u8).collect()
@@ -118,6 +119,26 @@ fn what_was_closed_is_gone_and_can_be_opened_again_at_once() {
             drop(device);
             assert!(!ip("link show near").contains("xdp"));
         }
+    });
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn a_program_is_seen_whoever_has_it_and_that_of_a_device_stays_as_long_as_that() {
+    beside_a_neighbour(|far| {
+        let mut watch = XdpWatch::new(index("near")).unwrap();
+        assert!(!watch.has_program().unwrap());
+        let device = device(far, V4.0);
+        let off = Command::new("ip")
+            .args(["link", "set", "near", "xdp", "off"])
+            .output();
+        assert!(!off.unwrap().status.success());
+        assert!(watch.has_program().unwrap());
+        drop(device);
+        assert!(!watch.has_program().unwrap());
+        ip("link del near");
+        let error = watch.has_program().unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENODEV), "{error}");
     });
 }
 

@@ -2,11 +2,11 @@
 
 use super::world::{V4, V6, device, index};
 use crate::link::xdp::error::XdpOpenError;
-use crate::link::xdp::socket::{self, Sizes, Wishes};
+use crate::link::xdp::socket::{self, Place, Sizes, Wishes};
 use crate::link::xdp::umem::Umem;
 use crate::link::xdp::{XdpConfig, XdpDevice};
-use crate::netns::{beside_a_neighbour, ip};
 use std::net::IpAddr;
+use trunkline_testkit::netns::{beside_a_neighbour, ip};
 
 const NET_ADMIN: u32 = 12;
 const NET_RAW: u32 = 13;
@@ -104,6 +104,7 @@ fn interfaces_and_queues_that_are_not_there_are_named() {
             matches!(error, XdpOpenError::NoSuchQueue { queue: 7, .. }),
             "{error}"
         );
+        assert!(error.to_string().contains("ethtool -l near"), "{error}");
         assert!(!ip("link show near").contains("xdp"), "nothing is left");
     });
 }
@@ -118,6 +119,9 @@ fn what_is_taken_is_told_from_what_is_not_there() {
             matches!(error, XdpOpenError::ProgramTaken { .. }),
             "{error}"
         );
+        let said = error.to_string();
+        assert!(said.starts_with("interface near has"), "{said}");
+        assert!(said.contains("ip link set near xdp off"), "{said}");
         drop(open);
         // A socket without a program.
         let umem = Umem::new(64).unwrap();
@@ -129,13 +133,14 @@ fn what_is_taken_is_told_from_what_is_not_there() {
             no_single: false,
         };
         // The driver of these links copies, and refuses to do without.
-        let bound = socket::bind(&stranger, index("near"), 0, wishes).unwrap();
+        let bound = socket::bind(&stranger, &Place::of(index("near")).unwrap(), 0, wishes).unwrap();
         assert!(!bound.zero_copy && bound.multi_buffer);
         let error = refusal(&near());
         assert!(
             matches!(error, XdpOpenError::QueueTaken { queue: 0, .. }),
             "{error}"
         );
+        assert!(error.to_string().contains("of interface near"), "{error}");
     });
 }
 

@@ -2,13 +2,13 @@
 
 use crate::link::device::Device;
 use crate::link::xdp::{XdpConfig, XdpDevice};
-use crate::netns::{Far, ip};
 use std::ffi::CString;
 use std::fs::File;
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::{Duration, Instant};
+use trunkline_testkit::netns::{Far, ip};
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 pub(super) const ROCE: u16 = 4791;

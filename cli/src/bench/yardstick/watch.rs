@@ -1,0 +1,80 @@
+//! What both ends look at now and then.
+
+use crate::bench::channel::{Channel, Message};
+use crate::bench::failure::silence;
+use crate::bench::idle::IdleTimer;
+use crate::bench::pace::{Look, Pace};
+use crate::interrupt::Interrupt;
+use anyhow::{Result, bail, ensure};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+/// Looks for the end of a measurement.
+#[derive(Debug)]
+pub(crate) struct Watch<'a> {
+    /// To the other side.
+    pub(crate) channel: Channel,
+    /// Ctrl-C.
+    pub(crate) interrupt: &'a Interrupt,
+    /// The client has said that it is done.
+    pub(crate) stopped: bool,
+    here: IpAddr,
+    there: IpAddr,
+    pace: Pace,
+    idle_timer: IdleTimer,
+}
+
+impl<'a> Watch<'a> {
+    /// Begins, between ends at the addresses `here` and `there`.
+    pub(crate) fn new(
+        channel: Channel,
+        interrupt: &'a Interrupt,
+        (here, there): (IpAddr, IpAddr),
+        timeout: Duration,
+    ) -> Self {
+        Self {
+            channel,
+            interrupt,
+            stopped: false,
+            here,
+            there,
+            pace: Pace::new(),
+            idle_timer: IdleTimer::new(timeout, Instant::now()),
+        }
+    }
+
+    /// A round is over, in which there was something to do if it was `busy`; so much has `arrived`
+    /// in all, in whatever unit.
+    ///
+    /// # Errors
+    /// The other side is gone, or nothing arrives for too long, or Ctrl-C.
+    #[inline]
+    pub(crate) fn round(&mut self, busy: bool, arrived: u64) -> Result<()> {
+        match self.pace.round(busy) {
+            Some(look) => self.look_around(look, arrived),
+            None => Ok(()),
+        }
+    }
+
+    fn look_around(&mut self, look: Look, arrived: u64) -> Result<()> {
+        self.interrupt.check()?;
+        if look.was_absent {
+            self.idle_timer.moved(look.now);
+        }
+        self.idle_timer.arrived(arrived, look.now);
+        ensure!(
+            !self.idle_timer.is_over(look.now),
+            "nothing moved for {:?}: {}",
+            self.idle_timer.limit(),
+            silence(self.here, self.there)
+        );
+        match self.channel.poll()? {
+            None => Ok(()),
+            Some(Message::Stop { .. }) => {
+                self.stopped = true;
+                Ok(())
+            }
+            Some(_) => bail!("{} speaks out of turn", self.channel.peer()),
+        }
+    }
+}

@@ -1,0 +1,142 @@
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use super::*;
+use trunkline_dataplane::{MemoryConfig, MemoryPort};
+
+#[test]
+fn each_kind_is_found_by_its_name_and_nothing_else_is() {
+    for kind in PortKind::BUILT_IN {
+        assert_eq!(kind.to_string().parse::<PortKind>().unwrap(), kind);
+    }
+    for text in ["", "UDP", "udp ", "udp:", "none:such", "dpdk:ring", "dpdk"] {
+        let refused = text.parse::<PortKind>().expect_err("no such port");
+        let said = refused.to_string();
+        let names = PortKind::BUILT_IN.map(|kind| kind.name().to_owned());
+        assert!(names.iter().all(|name| said.contains(name)), "{said}");
+        // Who asks for what another build has hears which.
+        let is_elsewhere = text.starts_with("dpdk");
+        assert_eq!(said.contains("dpdk/Cargo.toml"), is_elsewhere, "{said}");
+    }
+}
+
+/// Ports of memory.
+#[derive(Debug)]
+struct Memory;
+
+#[derive(Debug)]
+struct Pair(String);
+
+impl PortFamily for Memory {
+    fn name(&self) -> &'static str {
+        "memory"
+    }
+
+    fn about(&self) -> &'static str {
+        "ports of memory"
+    }
+
+    fn look(&self, _: IpAddr) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
+        Ok("there is memory".to_owned())
+    }
+
+    fn source(
+        &self,
+        text: &str,
+    ) -> Result<Arc<dyn PortSource>, Box<dyn std::error::Error + Send + Sync>> {
+        match text {
+            "" => Err("which one?".into()),
+            text => Ok(Arc::new(Pair(text.to_owned()))),
+        }
+    }
+}
+
+impl fmt::Display for Pair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl PortSource for Pair {
+    fn family(&self) -> &'static str {
+        Memory.name()
+    }
+
+    fn about(&self) -> &'static str {
+        Memory.about()
+    }
+
+    fn excludes_others(&self) -> Option<&'static str> {
+        (self.0 == "alone").then_some("there is one")
+    }
+
+    fn open(
+        &self,
+        request: &PortRequest,
+    ) -> Result<Vec<PortBox>, Box<dyn std::error::Error + Send + Sync>> {
+        if self.0 == "broken" {
+            return Err("it is broken".into());
+        }
+        let count = request.workers.count();
+        let port = |_| boxed(MemoryPort::pair(MemoryConfig::default()).0);
+        Ok((0..count).map(port).collect())
+    }
+}
+
+#[test]
+fn ports_of_a_family_that_was_added_are_named_opened_and_refused_by_what_it_says() {
+    PortKind::add_family(&Memory);
+    PortKind::add_family(&Memory);
+    assert_eq!(PortKind::families().len(), 1);
+    let kind: PortKind = "memory:one two".parse().unwrap();
+    assert_eq!(
+        (kind.name(), kind.to_string()),
+        ("memory", "memory:one two".to_owned())
+    );
+    assert_ne!(kind, "memory:other".parse().unwrap());
+    let workers = Workers::new(3).unwrap();
+    let address = IpAddr::from([127, 0, 0, 9]);
+    let opened = kind.open(&UdpConfig::new(address), workers).unwrap();
+    assert_eq!(opened.ports.len(), 3);
+    assert_eq!(kind.try_on(address).unwrap(), PortTrial::default());
+    assert_eq!(kind.open_alone(address).unwrap().counters().sent, 0);
+
+    let refused = "memory".parse::<PortKind>().expect_err("which one?");
+    assert_eq!(refused.to_string(), "port \"memory\": which one?");
+    let broken: PortKind = "memory:broken".parse().unwrap();
+    let refused = broken.try_on(address).expect_err("it is broken");
+    assert_eq!(refused.to_string(), "port memory:broken: it is broken");
+    let unknown = "dpkd:x".parse::<PortKind>().expect_err("no such port");
+    assert!(unknown.to_string().contains("memory:..."), "{unknown}");
+}
+
+#[test]
+fn nodes_that_exclude_each_other_are_told_before_a_port_is_opened() {
+    PortKind::add_family(&Memory);
+    let [first, second] = [77, 78].map(|last| IpAddr::from([127, 0, 77, last]));
+    let both = [first, second];
+    let xdp = PortKind::Xdp;
+    let conflict = xdp.check_together(&both).unwrap_err().to_string();
+    let said = "xdp takes an interface for one node, and lo has both 127.0.77.77 and 127.0.77.78: \
+        give addresses of two interfaces, or another kind of port";
+    assert_eq!(conflict, said);
+    let foreign = IpAddr::from([192, 0, 2, 1]);
+    for addresses in [&[][..], &[first], &[first, foreign], &[foreign, foreign]] {
+        xdp.check_together(addresses).unwrap();
+    }
+    for text in ["udp", "packet", "auto", "memory:pair"] {
+        let kind: PortKind = text.parse().unwrap();
+        kind.check_together(&both).unwrap();
+    }
+    let alone: PortKind = "memory:alone".parse().unwrap();
+    alone.check_together(&[first]).unwrap();
+    let conflict = alone.check_together(&both).unwrap_err().to_string();
+    assert_eq!(conflict, "memory:alone is a port of one node: there is one");
+}
+
+#[test]
+fn auto_takes_a_socket_where_the_driver_would_copy() {
+    let address = IpAddr::from([127, 0, 77, 9]);
+    let found = PortKind::Auto.try_on(address).unwrap();
+    let how = Some("takes udp".to_owned());
+    assert_eq!(found, PortTrial { workers: None, how });
+}
