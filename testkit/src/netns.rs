@@ -10,11 +10,20 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
 
+/// Runs a program in the namespace of this thread, and gives what it says.
+pub fn run(words: &str) -> String {
+    let (program, arguments) = words.split_once(' ').unwrap_or((words, ""));
+    let output = Command::new(program)
+        .args(arguments.split_whitespace())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{words}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
 /// Runs `ip` in the namespace of this thread, and gives what it says.
 pub fn ip(words: &str) -> String {
-    let output = Command::new("ip").args(words.split(' ')).output().unwrap();
-    assert!(output.status.success(), "ip {words}: {output:?}");
-    String::from_utf8(output.stdout).unwrap()
+    run(&format!("ip {words}"))
 }
 
 /// Gives this thread a network namespace of its own. That takes privileges: tests that need one are
@@ -34,13 +43,7 @@ pub struct Far(String);
 impl Far {
     /// Runs a program there, and gives what it says.
     pub fn run(&self, words: &str) -> String {
-        let output = Command::new("nsenter")
-            .arg(&self.0)
-            .args(words.split(' '))
-            .output();
-        let output = output.unwrap();
-        assert!(output.status.success(), "{words}: {output:?}");
-        String::from_utf8(output.stdout).unwrap()
+        run(&format!("nsenter {} {words}", self.0))
     }
 }
 

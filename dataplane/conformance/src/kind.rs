@@ -53,6 +53,8 @@ pub struct Kind {
     /// Whether the kernel finds the neighbours of a port, and tells of those who are not there by
     /// an error queue, without the datagram.
     pub is_socket: bool,
+    /// Whether it takes super-packets of the other end apart that a link carries whole.
+    pub parts_super_packets: bool,
     /// Opens a port on an address, in the namespace of its end.
     pub open: fn(Side, IpAddr) -> AnyPort,
 }
@@ -74,6 +76,7 @@ pub const UDP: Kind = Kind {
     mtu: 4200,
     can_sleep: true,
     is_socket: true,
+    parts_super_packets: true,
     open: |_, address| Box::new(UdpPort::open(&UdpConfig::new(address)).unwrap()),
 };
 

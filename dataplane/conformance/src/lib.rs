@@ -25,7 +25,7 @@ use end::meet;
 use std::net::IpAddr;
 use std::time::Duration;
 use trunkline_dataplane::Port;
-use trunkline_testkit::netns::{Far, beside_a_neighbour, ip};
+use trunkline_testkit::netns::{Far, beside_a_neighbour, ip, run};
 
 /// A port of any kind.
 pub type AnyPort = Box<dyn Port + Send>;
@@ -85,6 +85,10 @@ fn on_a_link(kinds: [Kind; 2], test: Test) {
         let mtu = kinds[0].mtu.min(kinds[1].mtu);
         far.run(&format!("ip link set far mtu {mtu}"));
         ip(&format!("link set near mtu {mtu}"));
+        if !kinds.iter().all(|kind| kind.parts_super_packets) {
+            far.run("ethtool -K far tx-udp-segmentation off");
+            run("ethtool -K near tx-udp-segmentation off");
+        }
         for addresses in FAMILIES {
             println!("{} {} {addresses:?}", kinds[0].name, kinds[1].name);
             let [near_at, far_at] = addresses.map(|address| address.parse::<IpAddr>().unwrap());

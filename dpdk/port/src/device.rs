@@ -19,6 +19,8 @@ const FRESH: usize = 32;
 const PUSHED: usize = 256;
 /// Shortest frame of Ethernet, without its check sequence (IEEE 802.3, 3.2.8).
 const SHORTEST: usize = 60;
+/// Most bytes before an IP packet: a header of Ethernet with a tag (IEEE 802.1Q, 9.3).
+const LONGEST_HEADER: usize = 18;
 /// The number of UDP among protocols over IP.
 const UDP: u8 = 17;
 /// How long a link may be down before what waits for it is told so.
@@ -225,6 +227,12 @@ impl DpdkDevice {
         since.elapsed() > GRACE
     }
 
+    /// Whether a frame is a super-packet that the kernel carried whole: nothing here says where its
+    /// datagrams begin.
+    const fn is_joined(&self, frame: &[u8]) -> bool {
+        self.is_beside_kernel && frame.len() > self.mtu as usize + LONGEST_HEADER
+    }
+
     /// How the link is now.
     fn ask(&self) -> Option<LinkState> {
         let state = self.port.link().map(|link| LinkState {
@@ -324,7 +332,7 @@ impl Device for DpdkDevice {
         Some(Unit {
             frame: bytes,
             segment: None,
-            is_cut: frame.room_or_cut != 0,
+            is_cut: frame.room_or_cut != 0 || self.is_joined(bytes),
         })
     }
 

@@ -30,6 +30,7 @@ fn number() -> u32 {
 const AF_PACKET: Kind = Kind {
     name: "dpdk:net_af_packet",
     can_sleep: false,
+    parts_super_packets: false,
     open: |side, address| {
         let (number, interface) = (number(), side.interface());
         open(&format!("net_af_packet{number},iface={interface}"), address)
@@ -41,6 +42,8 @@ const AF_XDP: Kind = Kind {
     name: "dpdk:net_af_xdp",
     link: Link::Taken,
     mtu: 3200,
+    // The kernel does, before its program of XDP.
+    parts_super_packets: true,
     open: |side, address| {
         let (number, interface) = (number(), side.interface());
         open(&format!("net_af_xdp{number},iface={interface}"), address)
@@ -51,6 +54,7 @@ const AF_XDP: Kind = Kind {
 const MEMIF: Kind = Kind {
     name: "dpdk:net_memif",
     link: Link::Own,
+    parts_super_packets: true,
     open: |side, address| {
         let role = match side {
             Side::Near => "server",
@@ -70,9 +74,8 @@ const MEMIF: Kind = Kind {
 
 const RING: Kind = Kind {
     name: "dpdk:ring",
-    link: Link::Own,
     open: |_, address| open("ring", address),
-    ..AF_PACKET
+    ..MEMIF
 };
 
 conformance_tests!(Suite {

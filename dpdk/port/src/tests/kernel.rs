@@ -55,6 +55,38 @@ fn af_packet_carries_datagrams_of_all_lengths() {
     beside_a_socket("net_af_packet", 4200, &super::ends::LENGTHS);
 }
 
+/// A veth carries super-packets whole, and nothing tells a driver of DPDK where they part.
+#[test]
+#[ignore = "takes CAP_NET_ADMIN and CAP_NET_RAW"]
+fn a_super_packet_that_cannot_be_taken_apart_is_counted_and_not_delivered() {
+    beside_a_neighbour(1500, |far| {
+        let [here, there] = FAMILIES[0];
+        let mut one = End::open("net_af_packet50,iface=near", here);
+        let mut other = far.within(|| End::packet(there));
+        meet(&mut one, &mut other);
+        let joined = |other: &mut End, to| {
+            let datagram = other.datagram(to, 1040);
+            for _ in 0..4 {
+                assert!(other.put(to, &datagram));
+            }
+            other.port.flush().unwrap();
+        };
+        joined(&mut other, one.address);
+        assert_eq!(other.port.counters().super_packets_sent, 1);
+        until("it is counted", || {
+            assert_eq!(one.receive(), []);
+            one.port.counters().malformed == 1
+        });
+        far.run("ethtool -K far tx-udp-segmentation off");
+        joined(&mut other, one.address);
+        let mut got = 0;
+        until("the kernel takes it apart", || {
+            got += one.receive().len();
+            got == 4
+        });
+    });
+}
+
 #[test]
 #[ignore = "takes CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF"]
 fn af_xdp_carries_datagrams_of_all_lengths() {
