@@ -337,9 +337,10 @@ impl Core {
     }
 
     /// Puts what was posted since the last round into the port. Gives whether that was anything;
-    /// `None`: nothing is to be done for it.
+    /// `None`: nothing was posted. What is left of earlier rounds goes when the port was asked for
+    /// answers: what they let go leaves with it.
     pub(crate) fn send_posted(&mut self, port: &mut (dyn Port + Send)) -> Option<bool> {
-        if !self.engine.is_busy() {
+        if !self.engine.has_posted() {
             return None;
         }
         let now = self.clock.now();

@@ -487,6 +487,11 @@ impl<P: Platform> Engine<P> {
             || !self.backlog.is_empty()
     }
 
+    /// Whether programs have posted something that was not taken up yet.
+    pub fn has_posted(&self) -> bool {
+        !self.posted.is_empty()
+    }
+
     /// Runs timers that are due, as many as a round has time for: where there are more
     /// [`poll_timeout`](Self::poll_timeout) is still due. Early or repeated calls are harmless.
     pub fn handle_timeout(&mut self, now: Instant) {
