@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use trunkline::rdma_cm::sync::{ConnectError, Endpoint, Listener};
-use trunkline::rdma_cm::{CmError, Kind, Params, PortSpace, RejReason};
+use trunkline::rdma_cm::{CmError, EventChannel, Kind, Params, PortSpace, RejReason};
 use trunkline::{Error, Node, QpOptions, QpState};
 use trunkline_dataplane::fault::{Direction, Faults};
 use trunkline_dataplane::{Fault, Port, UdpConfig, UdpPort};
@@ -142,6 +142,45 @@ fn few_pairs_of_workers_talk_between_nodes_of_as_many() {
 fn few_pairs_of_workers_talk_between_nodes_of_more_and_of_less() {
     few_pairs_of_workers_talk(2, 4);
     few_pairs_of_workers_talk(4, 2);
+}
+
+/// A request for a service of datagrams has no QP that one of ours could face.
+#[test]
+fn qps_for_datagrams_are_where_their_ids_are_also_between_nodes_that_know_each_other() {
+    const COUNT: usize = 24;
+    let (server, client) = (host(3), host(3));
+    let listener = server.listen(0);
+    let known = connected(&server, &listener, &client, 1);
+    server.receive(known[0].1.qp());
+    client.send(known[0].0.qp(), b"hello");
+    server.done();
+    let there = server.node.create_event_channel().unwrap();
+    let service = there.create_id(PortSpace::Udp, Kind::Ud).unwrap();
+    service.bind((server.address, PORT).into()).unwrap();
+    service.listen(0).unwrap();
+    let here = client.node.create_event_channel().unwrap();
+    let next = |channel: &EventChannel| channel.get_event(LIMIT).expect("an event");
+    let mut shares = [0; 3];
+    // They live until the end, so that each has a QP of its own.
+    let mut all = Vec::new();
+    for _ in 0..COUNT {
+        let id = here.create_id(PortSpace::Udp, Kind::Ud).unwrap();
+        id.resolve_addr((server.address, PORT).into(), LIMIT)
+            .unwrap();
+        next(&here);
+        id.resolve_route().unwrap();
+        next(&here);
+        id.connect(&Params::default()).unwrap();
+        let request = next(&there).id;
+        let own = QpOptions::default();
+        let qp = request
+            .create_qp(&server.pd, &server.cq, &server.cq, &own)
+            .unwrap();
+        assert_eq!(qp.worker(), request.worker());
+        shares[usize::from(qp.worker())] += 1;
+        all.push((id, request, qp));
+    }
+    assert!(shares.iter().all(|share| *share > 0), "{shares:?}");
 }
 
 #[test]
