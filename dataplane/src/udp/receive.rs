@@ -359,23 +359,21 @@ mod tests {
     #[test]
     fn a_packet_waits_without_its_own_share_of_the_call_that_fetched_it() {
         let mut receiver = Receiver::new(IpAddr::from([127, 0, 0, 1]));
+        // The thread may be held up in between, which looks as if a clock had been set.
         let mut own = |messages| {
             receiver.filled = messages;
             receiver.began = Some(Instant::now() - Duration::from_micros(64));
             receiver.arrived();
             let (arrived, own) = (receiver.arrived.real_ns, receiver.own_ns);
-            assert_eq!(receiver.waited(arrived - own), 0);
-            let waited = u64::from(receiver.waited(arrived - 1_000_000));
-            assert_eq!(waited, 1_000_000 - own);
-            own
+            let waited = [own, 1_000_000].map(|ago| u64::from(receiver.waited(arrived - ago)));
+            (waited == [0, 1_000_000 - own]).then_some(own)
         };
-        // The thread may be held up in between, but not each time.
-        let few = (0..100).map(|_| own(640)).min();
+        let few = (0..100).filter_map(|_| own(640)).min();
         assert!(
             few.is_some_and(|own| (100..1_000).contains(&own)),
             "{few:?}"
         );
-        assert_eq!(own(1), MOST_OWN_NS);
+        assert_eq!((0..100).find_map(|_| own(1)), Some(MOST_OWN_NS));
     }
 
     #[test]
