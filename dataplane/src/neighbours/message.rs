@@ -170,6 +170,11 @@ pub(super) fn parse(interface: &Interface, bytes: &[u8]) -> Said {
     let Ok(frame) = EthernetFrame::new_checked(bytes) else {
         return Said::Nothing;
     };
+    // A switch that does not know an address yet floods what is for it.
+    let to = frame.dst_addr();
+    if to != ethernet(interface.mac) && to.is_unicast() {
+        return Said::Nothing;
+    }
     let judged = match (frame.ethertype(), interface.address) {
         (EthernetProtocol::Arp, IpAddr::V4(ours)) => parse_arp(ours, frame.payload()),
         (EthernetProtocol::Ipv6, IpAddr::V6(ours)) => parse_discovery(ours, frame.payload()),
@@ -214,6 +219,10 @@ fn parse_discovery(ours: Ipv6Addr, payload: &[u8]) -> Option<Said> {
         return Some(Said::Nothing);
     }
     let (from, to) = (packet.src_addr(), packet.dst_addr());
+    let group = solicited_node(ours);
+    if ![ours, group, ALL_NODES].contains(&to) {
+        return Some(Said::Nothing);
+    }
     let message = Icmpv6Packet::new_checked(packet.payload()).ok()?;
     if !message.msg_type().is_ndisc() {
         return Some(Said::Nothing);
@@ -223,7 +232,7 @@ fn parse_discovery(ours: Ipv6Addr, payload: &[u8]) -> Option<Said> {
     let Icmpv6Repr::Ndisc(message) = parsed else {
         return None;
     };
-    if packet.hop_limit() != HOPS {
+    if packet.hop_limit() != HOPS || from.is_multicast() {
         return None;
     }
     let link = |address: Option<RawHardwareAddress>| match address?.parse(Medium::Ethernet) {
@@ -231,15 +240,30 @@ fn parse_discovery(ours: Ipv6Addr, payload: &[u8]) -> Option<Said> {
         _ => None,
     };
     match message {
-        NdiscRepr::NeighborSolicit {
-            target_addr,
-            lladdr,
-        } => Some(Said::Message(Message {
+        NdiscRepr::NeighborSolicit { target_addr, .. } if target_addr.is_multicast() => None,
+        // Who has no address yet asks the group, and has nothing to say (RFC 4861, 7.1.1).
+        NdiscRepr::NeighborSolicit { lladdr, .. }
+            if from.is_unspecified() && (to != group || lladdr.is_some()) =>
+        {
+            None
+        }
+        NdiscRepr::NeighborSolicit { target_addr, .. } if target_addr != ours => {
+            Some(Said::Nothing)
+        }
+        NdiscRepr::NeighborSolicit { lladdr, .. } => Some(Said::Message(Message {
             from: (!from.is_unspecified()).then_some(from.into()),
             mac: link(lladdr),
-            asks_for_us: target_addr == ours,
+            asks_for_us: true,
             overrides: true,
         })),
+        // What goes to many answers nobody (RFC 4861, 7.1.2).
+        NdiscRepr::NeighborAdvert {
+            flags, target_addr, ..
+        } if target_addr.is_multicast()
+            || (to.is_multicast() && flags.contains(NdiscNeighborFlags::SOLICITED)) =>
+        {
+            None
+        }
         NdiscRepr::NeighborAdvert {
             flags,
             target_addr,

@@ -222,6 +222,71 @@ fn a_message_that_a_router_passed_on_is_refused() {
     assert_eq!(east.neighbour(address("fd09::2")), Neighbour::Asked);
 }
 
+/// Changes an address of an IPv6 header, or bytes behind it, and makes the checksum right.
+fn changed(mut frame: Vec<u8>, at: usize, to: &[u8]) -> Vec<u8> {
+    frame[at..at + to.len()].copy_from_slice(to);
+    let (header, payload) = frame.split_at_mut(54);
+    let addresses = [22, 38].map(|at| {
+        let bytes: [u8; 16] = header[at..at + 16].try_into().unwrap();
+        std::net::Ipv6Addr::from(bytes)
+    });
+    smoltcp::wire::Icmpv6Packet::new_unchecked(payload).fill_checksum(&addresses[0], &addresses[1]);
+    frame
+}
+
+/// Where the fields of a message of Neighbor Discovery are.
+const TO_MAC: usize = 0;
+const FROM: usize = 22;
+const TO: usize = 38;
+const TARGET: usize = 62;
+
+#[test]
+fn what_is_not_for_us_and_what_the_standard_forbids_moves_no_neighbour() {
+    let attacker = Mac([2, 0x66, 0, 0, 0, 9]);
+    let v6 = |words: &str| match address(words) {
+        IpAddr::V6(address) => address.octets(),
+        IpAddr::V4(_) => unreachable!(),
+    };
+    for [(mut east, own), (mut west, peer)] in pairs() {
+        east.solicit(peer);
+        carry(NOW, &mut east, &mut west);
+        carry(NOW, &mut west, &mut east);
+        let forged = claim(attacker, &peer.to_string(), own);
+        let asking = |target| message::question(&interface(attacker, &peer.to_string()), target);
+        let mut elsewhere = forged.clone();
+        elsewhere[TO_MAC..6].copy_from_slice(&[2, 0x99, 0, 0, 0, 9]);
+        let mut frames = vec![elsewhere];
+        if own.is_ipv6() {
+            let asks = asking(own);
+            let mut nobody = changed(asks.clone(), FROM, &[0; 16]);
+            frames.push(nobody.clone());
+            nobody.truncate(TARGET + 16);
+            nobody[18..20].copy_from_slice(&24_u16.to_be_bytes());
+            frames.extend([
+                changed(forged.clone(), TO, &v6("fd09::99")),
+                changed(forged.clone(), TO, &v6("ff02::1")),
+                changed(forged, TARGET, &v6("ff02::1")),
+                asking(address("fd09::55")),
+                changed(asking(address("fd09::55")), TO, &v6("ff02::1")),
+                changed(asks.clone(), TARGET, &v6("ff02::1:ff00:1")),
+                changed(asks.clone(), FROM, &v6("ff02::1")),
+                // From nobody, and not to the group.
+                changed(nobody, TO, &v6("fd09::1")),
+            ]);
+        }
+        let answered = east.counters().answered;
+        for (number, frame) in frames.iter().enumerate() {
+            east.receive(NOW, frame);
+            assert_eq!(east.mac(peer), Some(WEST), "{number}");
+            assert_eq!(east.poll_transmit(), None, "{number}");
+        }
+        assert_eq!(east.counters().answered, answered);
+        // The same without what is wrong with it.
+        east.receive(NOW, &claim(attacker, &peer.to_string(), own));
+        assert_eq!(east.mac(peer), Some(attacker));
+    }
+}
+
 #[test]
 fn ways_lead_to_the_peer_or_to_the_gateway() {
     let mut own = interface(EAST, "10.9.0.1");
