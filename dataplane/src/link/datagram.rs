@@ -6,7 +6,7 @@
 
 use super::headers::{ETHERNET, UDP, V4, V6};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use trunkline_wire::{IpFields, Ipv4View, Mac, Path, ROCE_PORT, Roce, Udp};
+use trunkline_wire::{IpFields, Ipv4View, Mac, Path, ROCE_PORT, Roce, Udp, may_be_one_host};
 
 /// Where the IP header begins, and the UDP header over IPv4 and IPv6.
 const IP: usize = ETHERNET;
@@ -15,15 +15,23 @@ const UDP6: usize = V6 - UDP;
 /// The flag of IPv4 that a frame may have: not to be fragmented.
 const DONT_FRAGMENT: u16 = 0x4000;
 
-/// What a frame carries for an address of ours of an interface of ours: without a VLAN tag, options
-/// of IPv4, extension headers of IPv6 and fragments, whole, with the right checksum of IPv4, to the
-/// UDP port of RoCEv2, and not empty.
+/// What a frame carries for an address of ours of an interface of ours: from another host, without
+/// a VLAN tag, options of IPv4, extension headers of IPv6 and fragments, whole, with the right
+/// checksum of IPv4, to the UDP port of RoCEv2, and not empty.
 #[inline]
 pub(super) fn datagram(frame: &[u8], mac: Mac, address: IpAddr) -> Option<Roce<'_>> {
-    match address {
+    let found = match address {
         IpAddr::V4(address) => v4(frame, mac, address),
         IpAddr::V6(address) => v6(frame, mac, address),
-    }
+    };
+    found.filter(|found| may_come_from(found.path.src, address))
+}
+
+/// Whether what is for us may come from there: from one host that is not this one. What a node
+/// sends to itself never gets to a link, and what is of a loop stays there (RFC 1122, 3.2.1.3).
+#[inline]
+fn may_come_from(src: IpAddr, ours: IpAddr) -> bool {
+    src != ours && may_be_one_host(src) && (!src.is_loopback() || ours.is_loopback())
 }
 
 #[inline]

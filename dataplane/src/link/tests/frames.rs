@@ -12,9 +12,54 @@ use trunkline_wire::{EtherType, Roce, Vlan};
 fn taken_apart(frame: &[u8], mac: Mac, address: IpAddr) -> Option<Roce<'_>> {
     let frame = Frame::parse(frame).ok()?;
     let is_ours = frame.vlan.is_none() && frame.eth.dst == mac;
-    frame
-        .roce()
-        .filter(|roce| is_ours && roce.path.dst == address && !roce.datagram.is_empty())
+    frame.roce().filter(|roce| {
+        let src = roce.path.src;
+        let is_a_host = src.is_ipv6() || src != IpAddr::from([255; 4]);
+        let is_nobody = src.is_unspecified() || src.is_multicast() || src.is_loopback();
+        is_ours
+            && roce.path.dst == address
+            && !roce.datagram.is_empty()
+            && is_a_host
+            && !is_nobody
+            && src != address
+    })
+}
+
+/// What a kernel drops as martian is not taken either.
+#[test]
+fn what_says_that_it_comes_from_no_host_or_from_us_is_malformed() {
+    for (family, sources) in [
+        (
+            0,
+            vec![
+                "127.0.0.1",
+                "224.0.0.1",
+                "255.255.255.255",
+                "0.0.0.0",
+                "own",
+            ],
+        ),
+        (1, vec!["::1", "ff02::1", "::", "own"]),
+    ] {
+        for source in sources {
+            let mut ends = pair(FAMILIES[family]);
+            let [one, other] = &mut ends;
+            let src = match source {
+                "own" => other.address,
+                address => address.parse().unwrap(),
+            };
+            let path = Path {
+                src,
+                ..path(one, other.address)
+            };
+            let frame = Frame::for_datagram(MACS[1], MACS[0], &path, 1, &[7; 64]);
+            let mut bytes = vec![0; frame.length()];
+            frame.emit(&mut bytes);
+            one.device.put(&bytes);
+            assert_eq!(receive(other), [], "{source}");
+            assert_eq!(moved(other), (0, 1, 0), "{source}");
+        }
+    }
 }
 
 /// What is done to a frame.
