@@ -21,6 +21,7 @@
 use crate::errno::Errno;
 use crate::links::LinkChanges;
 use crate::routes::Routes;
+use crate::udp::InterfaceName;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 pub use trunkline_conn::egress::{Egress, Slot};
@@ -346,6 +347,14 @@ pub enum PortError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// The interface of a port of raw frames was removed, or moved to another network namespace.
+    #[error(
+        "interface {interface} is gone, or was for a moment: open the node again when it is there"
+    )]
+    Gone {
+        /// Its name.
+        interface: InterfaceName,
+    },
 }
 
 impl PortError {
@@ -354,7 +363,9 @@ impl PortError {
     /// the port itself is gone.
     pub fn is_passing(&self) -> bool {
         use std::io::ErrorKind;
-        let Self::System { source, .. } = self;
+        let Self::System { source, .. } = self else {
+            return false;
+        };
         match source.raw_os_error() {
             Some(code) => !matches!(
                 code,

@@ -55,6 +55,8 @@ pub struct Kind {
     pub is_socket: bool,
     /// Whether it takes super-packets of the other end apart that a link carries whole.
     pub parts_super_packets: bool,
+    /// Whether it gives up a frame that the driver of its interface never takes.
+    pub gives_up: bool,
     /// Opens a port on an address, in the namespace of its end.
     pub open: fn(Side, IpAddr) -> AnyPort,
 }
@@ -77,6 +79,7 @@ pub const UDP: Kind = Kind {
     can_sleep: true,
     is_socket: true,
     parts_super_packets: true,
+    gives_up: true,
     open: |_, address| Box::new(UdpPort::open(&UdpConfig::new(address)).unwrap()),
 };
 

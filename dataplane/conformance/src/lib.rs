@@ -6,12 +6,14 @@
 //! | --- | --- |
 //! | [`laws`] | for those who use them well |
 //! | [`refusals`] | with what cannot be sent |
+//! | [`interfaces`] | when its interface changes |
 //! | [`arrivals`] | with what others send that is not for a node |
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 pub mod arrivals;
 pub mod end;
+pub mod interfaces;
 pub mod kind;
 pub mod laws;
 pub mod refusals;

@@ -20,6 +20,10 @@ macro_rules! conformance_tests {
             refusals::paths_that_do_not_begin_here_lead_nowhere,
             refusals::a_link_that_goes_down_and_comes_up_carries_on,
             refusals::an_address_is_that_of_one_node,
+            interfaces::an_interface_that_has_another_address_of_the_link_is_followed,
+            interfaces::an_interface_that_carries_less_is_told_of_and_carries_more_again,
+            interfaces::what_the_other_end_does_not_take_holds_nothing_up,
+            interfaces::an_interface_that_is_gone_is_told_of_by_its_name,
             arrivals::frames_for_others_and_frames_that_are_not_whole_move_nothing,
             arrivals::other_programs_of_the_host_go_on_beside_it,
         }

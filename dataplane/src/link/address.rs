@@ -28,6 +28,12 @@ pub enum LinkOpenError {
         /// The address.
         address: IpAddr,
     },
+    /// The interface is down.
+    #[error("interface {interface} is down: `ip link set {interface} up`")]
+    Down {
+        /// Its name.
+        interface: InterfaceName,
+    },
     /// Raw frames go to the UDP port of RoCEv2 alone.
     #[error("raw frames go to UDP port 4791, not to {port}: use a UDP port")]
     UdpPort {

@@ -28,6 +28,11 @@ impl Arrivals {
         }
     }
 
+    /// The interface has another address of the link from now on.
+    pub(super) const fn readdress(&mut self, mac: Mac) {
+        self.mac = mac;
+    }
+
     /// Whether some of a unit was given, and some not.
     pub(super) const fn has_more(&self) -> bool {
         self.given > 0

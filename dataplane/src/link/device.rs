@@ -4,6 +4,7 @@
 use crate::port::{LinkState, PortError};
 use std::fmt;
 use std::os::fd::BorrowedFd;
+use trunkline_wire::Mac;
 
 /// Carries Ethernet frames: from the header on, without their check sequence.
 ///
@@ -64,6 +65,14 @@ pub trait Device: fmt::Debug {
     fn link(&self) -> Option<LinkState> {
         None
     }
+
+    /// Whether its interface was there all the time: one that was removed or moved is not got back.
+    fn is_attached(&self) -> bool {
+        true
+    }
+
+    /// Its interface has another address of the link from now on.
+    fn readdress(&mut self, _mac: Mac) {}
 
     /// Frames that arrived and were lost since there was no room for them, since it was opened.
     fn missed(&mut self) -> u64 {

@@ -16,12 +16,16 @@ use trunkline_wire::Mac;
 
 /// How long it is relied upon that a neighbour is known.
 const KNOWN_FOR: Duration = Duration::from_secs(2);
-/// How long nothing else is asked of a neighbour that is not known yet.
+/// How long nothing else is asked of a neighbour that is not known yet: twice as long each time, up
+/// to the latter. Who says that it is somebody else makes many silent ones.
 const ASKED_FOR: Duration = Duration::from_millis(1);
+const MOST_ASKED_FOR: Duration = Duration::from_millis(64);
 /// How long it is relied upon that there is no way, or no answer.
 const GONE_FOR: Duration = Duration::from_millis(100);
 /// What who sends to a neighbour that does not answer is told.
 pub(super) const SILENT: Errno = Errno::new(libc::EHOSTUNREACH);
+/// Peers that are told at once of another address of ours: each may take three system calls.
+const TOLD: usize = 256;
 /// Peers that are kept: beyond that all are asked for again.
 const MOST: usize = 16_384;
 
@@ -51,6 +55,8 @@ struct Hop {
     peer: IpAddr,
     way: Way<Headers>,
     until: Instant,
+    /// How long nothing is asked of it next, if it still is being asked for.
+    asked_for: Duration,
     /// Where frames went last, unless nobody answers there any more.
     last: Option<Mac>,
 }
@@ -87,6 +93,22 @@ impl Hops {
         }
     }
 
+    /// The interface has another address of the link from now on. Peers learn of that as they are
+    /// asked for: else they would send to the old one until they doubt it.
+    pub(super) fn readdress(&mut self, mac: Mac, now: Instant) {
+        self.mac = mac;
+        let peers: Vec<_> = self.known.iter().rev().map(|hop| hop.peer).collect();
+        self.forget();
+        for peer in peers.into_iter().take(TOLD) {
+            self.ask(peer, None, now);
+        }
+    }
+
+    fn forget(&mut self) {
+        self.known.clear();
+        self.places.clear();
+    }
+
     /// Where frames to `peer`, an address of the family of ours, go at the moment.
     #[inline]
     pub(super) fn way(&mut self, peer: IpAddr, now: Instant) -> &Way<Headers> {
@@ -111,12 +133,14 @@ impl Hops {
         let found = self
             .look(peer)
             .unwrap_or_else(|error| Way::Nowhere(errno(&error)));
-        let relied_upon = match found {
-            Way::To(_) => KNOWN_FOR,
-            Way::Asked => ASKED_FOR,
-            Way::Nowhere(_) => GONE_FOR,
+        let before = place.map(|place| &self.known[place]);
+        let asked_for = before.map_or(ASKED_FOR, |hop| hop.asked_for);
+        let (relied_upon, asked_for) = match found {
+            Way::To(_) => (KNOWN_FOR, ASKED_FOR),
+            Way::Asked => (asked_for, MOST_ASKED_FOR.min(2 * asked_for)),
+            Way::Nowhere(_) => (GONE_FOR, ASKED_FOR),
         };
-        let before = place.and_then(|place| self.known[place].last);
+        let before = before.and_then(|hop| hop.last);
         let (way, last) = match (found, before) {
             (Way::To(mac), _) => (found, Some(mac)),
             // The kernel forgets neighbours with a link that goes down, and asks for them once a
@@ -129,6 +153,7 @@ impl Hops {
             peer,
             way: way.map(|mac| Headers::new([self.mac, mac], [self.address, peer])),
             until: now + relied_upon,
+            asked_for,
             last,
         };
         self.keep(hop, place)
@@ -141,8 +166,7 @@ impl Hops {
             return place;
         }
         if self.known.len() >= MOST {
-            self.known.clear();
-            self.places.clear();
+            self.forget();
         }
         self.places.insert(hop.peer, self.known.len());
         self.known.push(hop);
@@ -297,6 +321,37 @@ mod tests {
         let soon = start + KNOWN_FOR + ASKED_FOR;
         assert_eq!(*hops.way(PEER, soon), headed(Way::To(other)));
     }
+
+    #[test]
+    fn a_neighbour_that_does_not_answer_is_looked_for_more_and_more_seldom() {
+        let told = Told(Arc::new(Mutex::new((Neighbour::Asked, None))));
+        let mut hops = hops(&told);
+        let start = Instant::now();
+        let looks = |hops: &mut Hops, from: u64, to: u64| {
+            let mut found = 0;
+            for at in from..to {
+                let now = start + Duration::from_millis(at);
+                let until = hops.known.first().map(|hop| hop.until);
+                assert_eq!(*hops.way(PEER, now), Way::Asked);
+                found += usize::from(until != hops.known.first().map(|hop| hop.until));
+            }
+            found
+        };
+        assert!(looks(&mut hops, 0, 10) >= 4);
+        assert!(looks(&mut hops, 10, 4000) <= 4000 / 64 + 4);
+        // Once it has answered it is as any other.
+        *told.0.lock().unwrap() = (Neighbour::Known, Some(MAC));
+        let later = start + Duration::from_secs(5);
+        assert_eq!(*hops.way(PEER, later), headed(Way::To(MAC)));
+        *told.0.lock().unwrap() = (Neighbour::Silent, None);
+        assert_eq!(*hops.way(PEER, later + KNOWN_FOR), Way::Nowhere(SILENT));
+        *told.0.lock().unwrap() = (Neighbour::Asked, None);
+        let again = later + KNOWN_FOR + GONE_FOR;
+        assert_eq!(*hops.way(PEER, again), Way::Asked);
+        *told.0.lock().unwrap() = (Neighbour::Known, Some(MAC));
+        assert_eq!(*hops.way(PEER, again + ASKED_FOR), headed(Way::To(MAC)));
+    }
+
     #[test]
     fn peers_in_turns_have_headers_of_their_own_each_until_its_time_is_over() {
         let told = Told(Arc::new(Mutex::new((Neighbour::Known, Some(MAC)))));

@@ -1,8 +1,9 @@
 //! The interface that raw frames go through.
 
 use super::LinkOpenError;
+use crate::port::PortError;
 use crate::udp::InterfaceName;
-use crate::udp::interface;
+use crate::udp::interface::{self, request};
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use trunkline_wire::Mac;
@@ -31,9 +32,10 @@ impl LinkInterface {
         let system = |call| move |source| LinkOpenError::System { call, source };
         let found = interface::of(address, socket).map_err(system("getifaddrs"))?;
         let name = InterfaceName::of(address).map_err(system("getifaddrs"))?;
-        let (Some(name), true) = (name, found.scope != 0) else {
-            return Err(LinkOpenError::NotLocal { address });
-        };
+        let name = name.ok_or(LinkOpenError::NotLocal { address })?;
+        if found.scope == 0 {
+            return Err(LinkOpenError::Down { interface: name });
+        }
         let mac = mac(&name, socket)?;
         Ok(Self {
             index: found.scope,
@@ -41,6 +43,27 @@ impl LinkInterface {
             mac,
             mtu: found.mtu,
             queues: queues(&name, socket),
+        })
+    }
+
+    /// The same interface as it is now: its name, its address of the link and its MTU change.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub(super) fn now(&self, socket: BorrowedFd<'_>) -> Result<Self, PortError> {
+        let Some(name) = name(self.index, socket) else {
+            let interface = self.name;
+            return Err(PortError::Gone { interface });
+        };
+        // One that is renamed in between is asked again the next time.
+        let (Ok(mac), Some(mtu)) = (mac(&name, socket), interface::mtu(&name, socket)) else {
+            return Ok(*self);
+        };
+        Ok(Self {
+            name,
+            mac,
+            mtu,
+            ..*self
         })
     }
 
@@ -90,16 +113,6 @@ fn ask_ethtool(name: &InterfaceName, socket: BorrowedFd<'_>, question: *mut libc
     asked == 0
 }
 
-/// A question about an interface (netdevice(7)).
-fn request(name: &InterfaceName) -> libc::ifreq {
-    // SAFETY: all zeros are a valid `ifreq`.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *to = from.cast_signed();
-    }
-    request
-}
-
 /// How many receive queues are in use (`ETHTOOL_GCHANNELS`, linux/ethtool.h); one where the driver
 /// does not tell.
 fn queues(name: &InterfaceName, socket: BorrowedFd<'_>) -> u32 {
@@ -130,6 +143,16 @@ struct Channels {
 
 /// `ETHTOOL_GCHANNELS`
 const GET_CHANNELS: u32 = 0x3c;
+
+/// What an interface is called (`SIOCGIFNAME`); `None`: there is none with this index.
+fn name(index: u32, socket: BorrowedFd<'_>) -> Option<InterfaceName> {
+    let mut request = request(&InterfaceName::new(b""));
+    request.ifr_ifru.ifru_ifindex = index.cast_signed();
+    // SAFETY: this request reads and writes an `ifreq`.
+    let asked = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFNAME, &raw mut request) };
+    let bytes = request.ifr_name.map(libc::c_char::cast_unsigned);
+    (asked == 0).then(|| InterfaceName::new(&bytes))
+}
 
 /// The address of the link (`SIOCGIFHWADDR`).
 fn mac(name: &InterfaceName, socket: BorrowedFd<'_>) -> Result<Mac, LinkOpenError> {

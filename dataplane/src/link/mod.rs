@@ -62,6 +62,7 @@ use hops::{Hops, SILENT, Way};
 use open::Open;
 use own::Own;
 use std::collections::VecDeque;
+use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -76,7 +77,7 @@ const LOOK: Duration = Duration::from_millis(1);
 const TURNS: usize = 16;
 /// Flushes after a fetch that take its time: in a round of a worker there are two.
 const ON_TIME: u8 = 2;
-/// How often it is asked how many frames were missed.
+/// How often it is asked how many frames were missed, and what has become of the interface.
 const COUNT: Duration = Duration::from_millis(100);
 
 /// What becomes of the slot given out last.
@@ -103,6 +104,8 @@ enum Fate {
 pub struct LinkPort<D> {
     device: D,
     address: IpAddr,
+    /// As it was when it was looked at last.
+    interface: LinkInterface,
     max_datagram: usize,
     hops: Hops,
     /// Who has the interface; shared by the ports of all workers.
@@ -131,7 +134,7 @@ pub struct LinkPort<D> {
     on_time: u8,
     /// When ICMP errors, and what neighbours need, are looked for next.
     look_due: Instant,
-    /// When it is asked next how many frames were missed.
+    /// When it is asked next how many frames were missed, and what has become of the interface.
     count_due: Instant,
 }
 
@@ -145,8 +148,6 @@ impl<D: Device> LinkPort<D> {
             address, interface, ..
         } = *at;
         let owner = at.owner.clone();
-        let headers = headers(address);
-        let carried = interface.mtu.min(device.max_frame() - ETHERNET);
         let wake = Wake::new([device.fd(), owner.fd()].into_iter().flatten());
         let wake = wake.map_err(|source| LinkOpenError::System {
             call: "epoll_create1",
@@ -154,7 +155,7 @@ impl<D: Device> LinkPort<D> {
         })?;
         let now = Instant::now();
         Ok(Self {
-            max_datagram: carried.saturating_sub(headers - ETHERNET).min(MAX_SEND),
+            max_datagram: longest(address, interface.mtu, &device),
             hops: Hops::new(owner.routes(address)?, address, &interface),
             owner,
             wake,
@@ -177,6 +178,7 @@ impl<D: Device> LinkPort<D> {
             count_due: now + COUNT,
             device,
             address,
+            interface,
         })
     }
 
@@ -348,37 +350,66 @@ impl<D: Device> LinkPort<D> {
     /// Looks now and then what ICMP errors there are, and what neighbours need: it takes a system
     /// call, or a lock. Gives whether there is something to kick.
     #[inline]
-    fn look_after(&mut self) -> bool {
+    fn look_after(&mut self) -> Result<bool, PortError> {
         // A frame that is being built stays what it is.
         if self.now < self.look_due || self.reserved.is_some() {
-            return false;
+            return Ok(false);
         }
         self.look_around()
     }
 
     #[cold]
-    fn look_around(&mut self) -> bool {
-        if self.now >= self.count_due {
-            self.count_due = self.now + COUNT;
-            self.counters.missed = self.device.missed();
-        }
+    fn look_around(&mut self) -> Result<bool, PortError> {
         self.look_due = self.now + LOOK;
         // Others allocate frames, too.
         self.close();
+        if self.now >= self.count_due {
+            self.count_due = self.now + COUNT;
+            self.counters.missed = self.device.missed();
+            self.follow_interface()?;
+        }
         let released = !self.held.is_empty() && self.release();
         let refused = match &self.owner {
             Owner::Kernel(guard) => guard.refused(),
-            Owner::Ports(alone) => return alone.tend(&mut self.device, self.now) | released,
+            Owner::Ports(alone) => return Ok(alone.tend(&mut self.device, self.now) | released),
         };
         for event in refused {
             self.emit(event);
         }
-        released
+        Ok(released)
+    }
+
+    /// The address of the link and the MTU that the interface has now count from here on.
+    fn follow_interface(&mut self) -> Result<(), PortError> {
+        let Owner::Kernel(guard) = &self.owner else {
+            return Ok(());
+        };
+        let (before, now) = (self.interface, self.interface.now(guard.as_fd())?);
+        if !self.device.is_attached() {
+            return Err(PortError::Gone {
+                interface: now.name,
+            });
+        }
+        self.interface = now;
+        if now.mac != before.mac {
+            self.hops.readdress(now.mac, self.now);
+            self.arrivals.readdress(now.mac);
+            self.device.readdress(now.mac);
+        }
+        if now.mtu != before.mtu {
+            self.max_datagram = longest(self.address, now.mtu, &self.device);
+        }
+        Ok(())
     }
 
     fn kick(&mut self) -> Result<(), PortError> {
         self.close();
-        let kicked = self.device.kick()?;
+        let kicked = self.device.kick().map_err(|error| match error {
+            PortError::System { source, .. } if is_gone(&source) => PortError::Gone {
+                interface: self.interface.name,
+            },
+            other => other,
+        })?;
         self.counters.send_calls += u64::from(kicked.sent > 0);
         self.counters.sent += kicked.sent as u64;
         self.counters.refused += kicked.refused as u64;
@@ -393,6 +424,18 @@ fn keep(events: &mut VecDeque<PortEvent>, event: PortEvent) {
     if events.len() < EVENTS {
         events.push_back(event);
     }
+}
+
+/// Whether a system call says so that there is no such interface.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENXIO | libc::ENODEV))
+}
+
+/// Most bytes of a datagram between these addresses.
+fn longest(address: IpAddr, mtu: usize, device: &impl Device) -> usize {
+    let carried = mtu.min(device.max_frame() - ETHERNET);
+    let headers = headers(address) - ETHERNET;
+    carried.saturating_sub(headers).min(MAX_SEND)
 }
 
 /// Bytes before a datagram.
@@ -494,7 +537,7 @@ impl<D: Device> Port for LinkPort<D> {
             Some(left) => self.on_time = left,
             None => self.now = Instant::now(),
         }
-        self.look_after();
+        self.look_after()?;
         self.kick()?;
         if self.own.flush(&mut self.counters) {
             self.wake.set();
@@ -516,7 +559,7 @@ impl<D: Device> Port for LinkPort<D> {
         }
         let any = self.arrivals.has_more() || self.device.look()?;
         self.counters.receive_calls += u64::from(any);
-        if self.look_after() {
+        if self.look_after()? {
             self.kick()?;
         }
         Ok(any || own)

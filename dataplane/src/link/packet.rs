@@ -23,6 +23,7 @@ use ring::{Layout, Rings, TX_BYTES};
 use socket2::{Domain, Socket, Type};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::time::{Duration, Instant};
 use trunkline_wire::Workers;
 
 /// Bytes of the header of virtio before each frame (`struct virtio_net_hdr`).
@@ -49,6 +50,12 @@ const ETHERNET: usize = 14;
 /// Most bytes of a frame that is sent: that of a loop.
 const MOST: usize = 65_535 + ETHERNET;
 
+/// How long the queue of an interface may take nothing before what waits for it is given up. One
+/// that is full drains sooner. A frame that the driver drops stays the first one, and would be
+/// tried for ever (`tpacket_snd` in net/packet/af_packet.c): one longer than the other end of a
+/// veth(4) takes.
+const STUCK: Duration = Duration::from_millis(10);
+
 /// Frames by an AF_PACKET socket.
 #[derive(Debug)]
 pub struct PacketDevice {
@@ -57,6 +64,8 @@ pub struct PacketDevice {
     /// Whether the kernel takes super-packets.
     joins: bool,
     rings: Rings,
+    /// Since when the queue of the interface takes nothing.
+    stuck_since: Option<Instant>,
     /// Frames that the kernel had no room for.
     missed: u64,
 }
@@ -123,6 +132,7 @@ impl PacketDevice {
             socket,
             max_frame,
             joins,
+            stuck_since: None,
             missed: 0,
         }
         .with_room())
@@ -187,6 +197,16 @@ impl PacketDevice {
                 .map_err(system("setsockopt(PACKET_FANOUT_DATA)"))?;
         }
         Ok(())
+    }
+
+    /// Whether the queue of the interface, which has just taken so much, has taken nothing for too
+    /// long.
+    fn is_stuck(&mut self, taken: usize) -> bool {
+        if taken > 0 {
+            self.stuck_since = None;
+        }
+        let since = *self.stuck_since.get_or_insert_with(Instant::now);
+        since.elapsed() > STUCK
     }
 
     /// The id of the group that it is in.
@@ -263,6 +283,7 @@ impl Device for PacketDevice {
         let error = (sent < 0).then(io::Error::last_os_error);
         let taken = self.rings.taken();
         let Some(error) = error else {
+            self.stuck_since = None;
             return Ok(Kicked {
                 sent: taken,
                 is_full: self.rings.is_full(),
@@ -270,19 +291,26 @@ impl Device for PacketDevice {
             });
         };
         match error.raw_os_error() {
-            // The queue of the interface is full: one frame is lost, and there is room again soon.
+            Some(libc::ENOBUFS) if self.is_stuck(taken) => Ok(Kicked {
+                sent: taken,
+                refused: self.rings.give_up(),
+                ..Kicked::default()
+            }),
+            // The queue of the interface is full: there is room again soon.
             Some(libc::EAGAIN | libc::EINTR | libc::ENOBUFS) => Ok(Kicked {
                 sent: taken,
                 is_full: self.rings.is_full(),
                 ..Kicked::default()
             }),
-            Some(libc::EBADF | libc::ENOTSOCK | libc::EINVAL) => Err(PortError::System {
-                call: "sendto(AF_PACKET)",
-                source: error,
-            }),
-            // The interface is down, or gone; or it does not take what was joined.
+            Some(libc::EBADF | libc::ENOTSOCK | libc::EINVAL | libc::ENXIO | libc::ENODEV) => {
+                Err(PortError::System {
+                    call: "sendto(AF_PACKET)",
+                    source: error,
+                })
+            }
+            // The interface is down, or it does not take what was joined.
             code => {
-                let is_down = matches!(code, Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV));
+                let is_down = code == Some(libc::ENETDOWN);
                 self.joins &= is_down || !self.rings.has_joined();
                 Ok(Kicked {
                     sent: taken,
@@ -320,6 +348,17 @@ impl Device for PacketDevice {
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.socket.as_fd())
+    }
+
+    /// The kernel unbinds a socket from an interface that goes, and binds it to none that comes.
+    fn is_attached(&self) -> bool {
+        // SAFETY: all zeros are a valid address of this family.
+        let mut name: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        let mut length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        let (socket, place) = (self.socket.as_raw_fd(), (&raw mut name).cast());
+        // SAFETY: room for an address of this length.
+        let got = unsafe { libc::getsockname(socket, place, &raw mut length) };
+        got != 0 || name.sll_ifindex > 0
     }
 
     /// The kernel forgets what it tells (`PACKET_STATISTICS`).

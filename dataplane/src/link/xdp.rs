@@ -313,6 +313,12 @@ impl Device for XdpDevice {
         Some(self.socket.as_fd())
     }
 
+    /// The kernel unbinds a socket from an interface that goes, and binds it to none that comes.
+    fn is_attached(&self) -> bool {
+        let called = send::wake(self.socket.as_fd());
+        !called.is_err_and(|error| error.raw_os_error() == Some(libc::ENXIO))
+    }
+
     /// With copies, what the kernel found no chunk for, or no room in the RX ring. Without, how
     /// often the driver found no chunk too, which need not have cost a frame each time; what the
     /// card itself dropped then is among the interface's counters (`ethtool -S`).

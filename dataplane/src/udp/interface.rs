@@ -75,7 +75,8 @@ const ETHERNET: usize = 1500;
 pub(crate) fn of(address: IpAddr, socket: BorrowedFd<'_>) -> io::Result<Interface> {
     let mut all = list()?;
     all.retain(|entry| entry.up);
-    let mtu = |entry: &Entry| mtu(&entry.name, socket).unwrap_or(ETHERNET);
+    let name = |entry: &Entry| InterfaceName::new(entry.name.to_bytes());
+    let mtu = |entry: &Entry| mtu(&name(entry), socket).unwrap_or(ETHERNET);
     if address.is_unspecified() {
         let leaving = all.iter().filter(|entry| !entry.loopback);
         let mtu = leaving.map(mtu).min().unwrap_or(ETHERNET);
@@ -216,16 +217,19 @@ unsafe fn address(name: *const libc::sockaddr) -> Option<IpAddr> {
     }
 }
 
-fn mtu(name: &CStr, socket: BorrowedFd<'_>) -> Option<usize> {
+/// A question about an interface (netdevice(7)).
+pub(crate) fn request(name: &InterfaceName) -> libc::ifreq {
     // SAFETY: all zeros are a valid `ifreq`.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    let bytes = name.to_bytes();
-    if bytes.len() >= request.ifr_name.len() {
-        return None;
-    }
-    for (to, from) in request.ifr_name.iter_mut().zip(bytes) {
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
         *to = from.cast_signed();
     }
+    request
+}
+
+/// Bytes of the longest IP packet that an interface carries (`SIOCGIFMTU`).
+pub(crate) fn mtu(name: &InterfaceName, socket: BorrowedFd<'_>) -> Option<usize> {
+    let mut request = request(name);
     // SAFETY: this request reads and writes an `ifreq`.
     if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) } != 0 {
         return None;

@@ -360,6 +360,10 @@ impl Device for DpdkDevice {
         }
     }
 
+    fn readdress(&mut self, mac: Mac) {
+        self.mac = mac;
+    }
+
     /// Those of all queues: the first tells of them.
     fn missed(&mut self) -> u64 {
         match self.queue {

@@ -8,6 +8,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
+use trunkline_dataplane::InterfaceName;
 use trunkline_dataplane::link::xdp::XdpWatch;
 
 /// An interface of the kernel, whatever namespace it is asked from later, and whatever it is called
@@ -16,6 +17,7 @@ use trunkline_dataplane::link::xdp::XdpWatch;
 pub(crate) struct KernelInterface {
     socket: OwnedFd,
     index: libc::c_int,
+    name: InterfaceName,
 }
 
 impl KernelInterface {
@@ -32,7 +34,11 @@ impl KernelInterface {
         }
         // SAFETY: it was opened just now, and nobody else has it.
         let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-        let mut interface = Self { socket, index: 0 };
+        let mut interface = Self {
+            socket,
+            index: 0,
+            name: InterfaceName::new(name.as_bytes()),
+        };
         // SAFETY: all zeros are a valid `ifreq`.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
         let room = request.ifr_name.iter_mut();
@@ -46,6 +52,11 @@ impl KernelInterface {
         // SAFETY: the request filled it in.
         interface.index = unsafe { request.ifr_ifru.ifru_ifindex };
         Ok(interface)
+    }
+
+    /// What it was called when it was opened.
+    pub(crate) const fn name(&self) -> InterfaceName {
+        self.name
     }
 
     /// Its MTU.

@@ -280,11 +280,11 @@ impl DpdkPort {
     /// # Errors
     /// The interface is gone, or its XDP program: no driver says so.
     pub(crate) fn check_interface(&self) -> Result<(), PortError> {
-        if self.kernel.as_ref().is_some_and(KernelInterface::is_gone) {
-            return Err(PortError::System {
-                call: "SIOCGIFNAME",
-                source: io::Error::from_raw_os_error(libc::ENODEV),
-            });
+        if let Some(kernel) = &self.kernel
+            && kernel.is_gone()
+        {
+            let interface = kernel.name();
+            return Err(PortError::Gone { interface });
         }
         if self.program.as_ref().is_some_and(Program::is_gone) {
             return Err(PortError::System {

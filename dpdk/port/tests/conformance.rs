@@ -31,6 +31,7 @@ const AF_PACKET: Kind = Kind {
     name: "dpdk:net_af_packet",
     can_sleep: false,
     parts_super_packets: false,
+    gives_up: false,
     open: |side, address| {
         let (number, interface) = (number(), side.interface());
         open(&format!("net_af_packet{number},iface={interface}"), address)

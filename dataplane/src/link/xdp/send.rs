@@ -225,7 +225,7 @@ impl Sender {
 }
 
 /// Tells the kernel to look into the TX ring.
-fn wake(socket: BorrowedFd<'_>) -> io::Result<()> {
+pub(super) fn wake(socket: BorrowedFd<'_>) -> io::Result<()> {
     let (flags, none) = (libc::MSG_DONTWAIT, std::ptr::null());
     // SAFETY: there is nothing to read from.
     let result = unsafe { libc::sendto(socket.as_raw_fd(), none, 0, flags, std::ptr::null(), 0) };
