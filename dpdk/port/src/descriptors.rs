@@ -22,7 +22,10 @@ pub(crate) fn free() -> usize {
     match open() {
         // One of them was the folder that lists them.
         Ok(open) => (most + 1).saturating_sub(open.len()),
-        // It could not be opened.
-        Err(_) => 0,
+        Err(error) => match error.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE) => 0,
+            // There is no /proc: whether there are too few shows when they are opened.
+            _ => most,
+        },
     }
 }

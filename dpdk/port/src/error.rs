@@ -169,6 +169,11 @@ impl DpdkOpenError {
     }
 }
 
+fn is_root() -> bool {
+    // SAFETY: reads an id of this process.
+    unsafe { libc::geteuid() == 0 }
+}
+
 /// What helps, where that is known.
 fn remedy(call: &str, code: i32) -> &'static str {
     match (call, -code) {
@@ -176,7 +181,15 @@ fn remedy(call: &str, code: i32) -> &'static str {
             " (its driver is missing, or the device: see `dpdk-devbind.py --status`, and the \
              librte-net-* packages)"
         }
+        // Drivers say so of much that is no matter of privilege.
+        (_, libc::EPERM | libc::EACCES) if is_root() => {
+            " (its arguments may be wrong, or a limit of this process too small, as `ulimit -l`)"
+        }
         (_, libc::EPERM | libc::EACCES) => " (run as root)",
+        ("rte_eth_rx_queue_setup", libc::EINVAL) => {
+            " (net_af_xdp takes root, memory that may be locked, as `ulimit -l` says, and a queue \
+             that the interface has)"
+        }
         (_, libc::ENOMEM) => " (more memory: `-- -m 1024`)",
         _ => "",
     }

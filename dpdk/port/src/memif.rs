@@ -52,7 +52,11 @@ pub(crate) fn explain(device: &DeviceSpec, error: DpdkOpenError) -> DpdkOpenErro
     let path = path(device);
     let refused = said.split_once(&format!("Failed to setup socket {path}: "));
     let refused = refused.and_then(|(_, rest)| rest.split(';').next());
+    let file = std::fs::symlink_metadata(path);
     let why = match refused {
+        Some("Address already in use") if file.is_ok_and(|it| !it.file_type().is_socket()) => {
+            "what is there is no socket: remove it, or give this device another socket="
+        }
         Some("Address already in use") => {
             "a process serves there already: end it, or give this device another socket="
         }

@@ -27,6 +27,10 @@ fn devices_that_cannot_be_had_are_an_error() {
             "cannot use the socket /proc/m.sock: No such file or directory",
         ),
         (
+            "net_memif91,role=server,socket=/dev/null,socket-abstract=no",
+            "cannot use the socket /dev/null: what is there is no socket: remove it",
+        ),
+        (
             "net_af_xdp90,iface=a-name-that-is-too-long",
             "interface a-name-that-is-too-long: No such device",
         ),
