@@ -10,13 +10,14 @@ use crate::output::{self, print_json};
 use crate::port::kinds;
 use crate::range::Range;
 use crate::run::service::default_address;
+use crate::usage::wrong;
 use anyhow::{Result, bail};
 use clap::Args;
 use serde::Serialize;
 use std::io::Write;
 use std::net::IpAddr;
 use std::time::Duration;
-use trunkline::{PortFamily, PortKind, PortTrial};
+use trunkline::{Node, PortFamily, PortKind, PortTrial};
 
 /// Seconds that one measurement takes.
 const SECONDS: Range<f64> = Range::new(0.05, 3600.0);
@@ -120,12 +121,14 @@ impl Kind {
 /// Runs the command.
 ///
 /// # Errors
-/// No kind of port works there, or what it takes to measure cannot be had, or Ctrl-C.
+/// No node can have the address, or no kind of port works there, or what it takes to measure cannot
+/// be had, or Ctrl-C.
 pub(crate) fn run(args: &PortsArgs, interrupt: &Interrupt) -> Result<()> {
     if args.measure {
         return measure::run(args, interrupt);
     }
     let address = args.address.unwrap_or_else(default_address).to_canonical();
+    Node::check_address(address).map_err(|error| wrong(format!("--address: {error}")))?;
     let built_in = PortKind::BUILT_IN.into_iter();
     let families = PortKind::families().into_iter();
     let ports = built_in

@@ -1,5 +1,6 @@
 //! A node: one software RNIC inside the program.
 
+mod address;
 pub(crate) mod attributes;
 mod driving;
 mod events;
@@ -443,26 +444,9 @@ impl Builder {
 }
 
 impl Builder {
-    /// Whether packets can come to its address.
-    fn check_address(&self) -> Result<(), Error> {
-        let address = self.address;
-        let why = if address.is_unspecified() {
-            "a node has one address, which its peers know it by"
-        } else if address.is_multicast() {
-            "it is a multicast address"
-        } else if address == IpAddr::V4(Ipv4Addr::BROADCAST) {
-            "it is the broadcast address"
-        } else if matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local()) {
-            "it is of one link, and an address alone does not say of which"
-        } else {
-            return Ok(());
-        };
-        Err(Error::BadAddress { address, why })
-    }
-
     /// Whether every setting is in its range.
     fn check(&self) -> Result<(), Error> {
-        self.check_address()?;
+        Node::check_address(self.address)?;
         let (config, engine) = (&self.config, &self.config.engine);
         let settings = [
             ("window", engine.window.into(), WINDOWS),

@@ -5,6 +5,7 @@ mod family;
 pub use family::{PortFamily, PortRequest, PortSource};
 
 use crate::error::Error;
+use crate::node::Node;
 use crate::worker::core::PortBox;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -121,6 +122,7 @@ impl PortKind {
     /// As [`Builder::build`](crate::Builder::build): the address cannot be had, or the system lacks
     /// what this kind takes.
     pub fn try_on(&self, address: IpAddr) -> Result<PortTrial, Error> {
+        Node::check_address(address)?;
         let workers = match self {
             Self::Xdp => Some(LinkAddress::take(address, ROCE_PORT)?.queues()?),
             _ => None,

@@ -312,3 +312,24 @@ fn ports_says_what_is_wrong_with_an_address() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(working(&output)[0].0, "udp");
 }
+
+#[test]
+fn ports_refuses_an_address_that_no_node_can_have_in_the_words_of_nodes() {
+    let own = address().to_string();
+    for at in [
+        "0.0.0.0",
+        "::",
+        "::ffff:0.0.0.0",
+        "224.0.0.1",
+        "255.255.255.255",
+        "fe80::1",
+    ] {
+        let said = complaint(&run(&["ports", "--address", at]), 2);
+        let why = said.strip_prefix("--address: ").unwrap();
+        let why = why.strip_suffix("; try 'trunkline ports --help'").unwrap();
+        let node = run(&["serve", "--socket", "@none", "--address", at]);
+        let node = complaint(&node, 1);
+        assert!(node.ends_with(why), "{node}: {said}");
+    }
+    assert!(run(&["ports", "--address", &own]).status.success());
+}
