@@ -151,13 +151,12 @@ impl PortKind {
         match self {
             Self::Udp => {
                 let group = UdpPort::open_group(config, workers)?;
-                let ports: Vec<_> = group.into_iter().map(boxed).collect();
-                Ok(ports.into())
+                Ok(Opened::of(self, group.into_iter().map(boxed).collect()))
             }
             Self::Packet => {
                 let at = LinkAddress::take(config.address, config.port)?;
                 let devices = PacketDevice::open_group(&at, workers)?;
-                Ok(Opened::from(on(&at, devices, config)?))
+                Ok(Opened::of(self, on(&at, devices, config)?))
             }
             Self::Xdp => open_xdp(config, workers, XdpMode::Generic),
             Self::Auto => match open_xdp(config, workers, XdpMode::ZeroCopy) {
@@ -184,22 +183,31 @@ impl PortKind {
                     port: self.to_string(),
                     source,
                 });
-                opened.map(Opened::from)
+                opened.map(|ports| Opened::of(self, ports))
             }
         }
     }
 }
 
+/// What ports are called that the program has made itself.
+pub(super) const OWN: &str = "own";
+
 /// A port for each worker.
 pub(super) struct Opened {
     pub(super) ports: Vec<PortBox>,
+    /// What command lines call them: [`PortKind::Auto`] has taken one of the others.
+    pub(super) name: String,
     /// What there is to know of them.
     how: Option<String>,
 }
 
-impl From<Vec<PortBox>> for Opened {
-    fn from(ports: Vec<PortBox>) -> Self {
-        Self { ports, how: None }
+impl Opened {
+    fn of(kind: &PortKind, ports: Vec<PortBox>) -> Self {
+        Self {
+            ports,
+            name: kind.to_string(),
+            how: None,
+        }
     }
 }
 
@@ -221,8 +229,8 @@ fn open_xdp(config: &UdpConfig, workers: Workers, least: XdpMode) -> Result<Open
         .into());
     }
     Ok(Opened {
-        ports: on(&at, devices, config)?,
         how: Some(mode.about().to_owned()),
+        ..Opened::of(&PortKind::Xdp, on(&at, devices, config)?)
     })
 }
 
