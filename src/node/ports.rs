@@ -19,6 +19,9 @@ use trunkline_dataplane::{
 };
 use trunkline_wire::{ROCE_PORT, Workers};
 
+/// What Linux calls the interface over which a host sends to itself.
+const LOOP: &str = "lo";
+
 /// What carries the packets of a node ([`Builder::port`](crate::Builder::port)).
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
@@ -114,6 +117,47 @@ impl PortKind {
             },
             _ => Ok(()),
         }
+    }
+
+    /// Looks whether nodes at these two addresses reach each other by ports of this kind, where both
+    /// are of this host. Of [`Auto`](Self::Auto) that does not show before it is opened.
+    ///
+    /// # Errors
+    /// They do not: what goes from one address of a host to another leaves by no interface but the
+    /// loop, which two nodes on XDP cannot share.
+    pub fn check_within_host(&self, addresses: [IpAddr; 2]) -> Result<(), PortConflict> {
+        if !matches!(self, Self::Packet | Self::Xdp) {
+            return Ok(());
+        }
+        // One that is not there is refused when a port is opened.
+        let of = |address| InterfaceName::of(address).ok().flatten();
+        let [Some(first), Some(second)] = addresses.map(of) else {
+            return Ok(());
+        };
+        let on_loop = [first, second].iter().all(|name| name.to_string() == LOOP);
+        if on_loop && matches!(self, Self::Packet) {
+            return Ok(());
+        }
+        Err(PortConflict::SameHost {
+            port: self.to_string(),
+            addresses,
+        })
+    }
+
+    /// Looks whether a node on a port of this kind reaches those of other processes.
+    ///
+    /// # Errors
+    /// Both ends of such a port are in one process.
+    pub fn check_between_processes(&self) -> Result<(), PortConflict> {
+        let Self::Other(source) = self else {
+            return Ok(());
+        };
+        source.stays_in_process().map_or(Ok(()), |helps| {
+            Err(PortConflict::OneProcess {
+                port: self.to_string(),
+                helps,
+            })
+        })
     }
 
     /// Opens a port of this kind for a moment, as a node on this address would.
@@ -269,7 +313,7 @@ impl PartialEq for PortKind {
 
 impl Eq for PortKind {}
 
-/// Why two nodes of a program cannot have ports of one kind.
+/// Why two nodes cannot have ports of one kind, or do not reach each other by them.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PortConflict {
@@ -285,6 +329,26 @@ pub enum PortConflict {
         interface: InterfaceName,
         /// The two that it has.
         addresses: [IpAddr; 2],
+    },
+    /// Both are of this host, and frames do not get from one to the other.
+    #[error(
+        "nodes on raw frames ({port}) do not reach other nodes of their host, and this one has \
+         both {} and {}: take a UDP socket (udp), or packet with loopback addresses",
+        addresses[0], addresses[1]
+    )]
+    SameHost {
+        /// What it is called.
+        port: String,
+        /// The two addresses.
+        addresses: [IpAddr; 2],
+    },
+    /// Both ends are in one process.
+    #[error("{port} joins two nodes of one process: {helps}")]
+    OneProcess {
+        /// What it is called.
+        port: String,
+        /// What helps.
+        helps: &'static str,
     },
     /// The device that it names has one user.
     #[error("{port} is a port of one node: {helps}")]

@@ -2,6 +2,7 @@
 
 use super::channel::{Channel, EndAddress, Message};
 use super::end::End;
+use super::failure::Ends;
 use super::node;
 use super::params::{Mode, Params, Side};
 use super::session::Session;
@@ -120,9 +121,13 @@ fn serve(
             end,
             ..
         } => {
-            let addresses = (plan.address, end.address().ip());
+            let ends = Ends {
+                here: plan.address,
+                there: end.address().ip(),
+                port: plan.port.clone(),
+            };
             let timeout = params.timeout.max(plan.timeout);
-            let mut watch = Watch::new(channel, interrupt, addresses, timeout);
+            let mut watch = Watch::new(channel, interrupt, ends, timeout);
             let served = judged(plan, params).and_then(|params| {
                 yardstick::serve(plan, (yardstick, &params), (client, end), &mut watch)
             });
@@ -161,7 +166,7 @@ fn serve_qps(
     };
     let ours = end.address();
     let _shown = metrics.show(&end.node);
-    let mut session = Session::new(end, target, params, channel, interrupt);
+    let mut session = Session::new((end, plan.port.clone()), target, params, channel, interrupt);
     measured(&mut session, Message::Ready { end: ours }).map_err(|error| {
         let why = session.explain(error);
         report(&mut session.channel, why)
