@@ -138,12 +138,13 @@ fn a_service_that_a_program_is_started_with_has_the_port_that_is_asked_for() {
     let output = on_a_link(&format!(
         "$TRUNKLINE run --address 10.9.0.1 --linger 0 sh -c '{show}'
         $TRUNKLINE run --address 127.0.0.1 --port packet --linger 0 sh -c '{show}'
+        TRUNKLINE_PORT=packet $TRUNKLINE run --address 127.0.0.2 --linger 0 sh -c '{show}'
         ! $TRUNKLINE run --address 10.9.0.1 --port carrier-pigeon true
         ! $TRUNKLINE run --address 10.9.0.7 --port packet true"
     ));
     let said = text(&output.stderr);
     assert!(output.status.success(), "{said}");
-    assert_eq!(text(&output.stdout), "1\n2\n");
+    assert_eq!(text(&output.stdout), "1\n2\n2\n");
     for part in [
         "carrier-pigeon",
         "there are udp, packet, xdp, auto",
