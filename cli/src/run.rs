@@ -44,9 +44,10 @@ const MAX_DEVICES: usize = 16;
 #[command(
     after_help = "The program attaches to the service at --socket; else to this user's own at \
     --address; else to that at TRUNKLINE_SOCKET; else to this user's own at TRUNKLINE_ADDRESS, or \
-    at the default address. The variables take lists with commas, for a device each. Where there \
-    is no --port, TRUNKLINE_PORT names the kind. A service of the user's own is started where none runs in this \
+    at the default address. The variables take lists with commas, for a device each. A service \
+    of the user's own is started where none runs in this \
     network namespace, with its log (--log) beside its socket, and ends after its last program. \
+    Where there is no --port, TRUNKLINE_PORT names the kind of its port. \
     The library is that of --library; else of TRUNKLINE_LIBRARY; else the one beside this \
     command, in its installation, or built by `cargo xtask verbs`. The exit code is the \
     program's, 127 if it is not found, and 126 if it cannot be run."

@@ -119,8 +119,8 @@ impl PortKind {
         }
     }
 
-    /// Looks whether nodes at these two addresses reach each other by ports of this kind, where both
-    /// are of this host. Of [`Auto`](Self::Auto) that does not show before it is opened.
+    /// Looks whether nodes at these two addresses reach each other by ports of this kind, where
+    /// both are of this host. Of [`Auto`](Self::Auto) that does not show before it is opened.
     ///
     /// # Errors
     /// They do not: what goes from one address of a host to another leaves by no interface but the
