@@ -246,7 +246,8 @@ fn nodes_of_one_host_reach_each_other_by_frames_on_the_loop_alone() {
         "ip address add 10.9.0.3/24 dev near
         $TRUNKLINE bench lat --listen 10.9.0.1 --port packet --once > /dev/null 2>&1 &
         until ss -Htln | grep -q 18515; do sleep 0.05; done
-        exec $TRUNKLINE bench lat --connect 10.9.0.1 --bind 10.9.0.3 --port packet --timeout 1",
+        exec $TRUNKLINE bench lat --connect 10.9.0.1 --bind 10.9.0.3 --port packet --timeout 1 \
+            --json",
     );
     let said = complaint(&output, 1);
     let says = "10.9.0.1 does not answer: nodes on raw frames (packet) do not reach other nodes";
