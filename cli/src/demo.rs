@@ -87,7 +87,9 @@ impl DemoArgs {
                 "--client and --server are addresses of different families",
             ));
         }
-        let both = self.port.check_together(&[self.client, self.server]);
+        let ends = [self.client, self.server];
+        let both = self.port.check_within_host(ends);
+        let both = both.and_then(|()| self.port.check_together(&ends));
         both.map_err(|conflict| wrong(format!("--port: {conflict}")))
     }
 }

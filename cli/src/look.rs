@@ -173,6 +173,7 @@ impl<'a> Interval<'a> {
     pub(crate) fn head(&self) -> Head {
         Head {
             address: self.now.address,
+            port: self.now.port.clone(),
             pid: self.now.pid,
             uptime_seconds: self.now.uptime_ns as f64 / 1e9,
             seconds: self.seconds(),
@@ -184,6 +185,7 @@ impl<'a> Interval<'a> {
 #[derive(Debug, Serialize)]
 pub(crate) struct Head {
     address: IpAddr,
+    port: String,
     pid: u32,
     uptime_seconds: f64,
     /// Time that rates and steps are of.
@@ -192,12 +194,17 @@ pub(crate) struct Head {
 
 impl Head {
     pub(crate) fn print(&self, out: &mut impl Write) -> io::Result<()> {
-        let Self { address, pid, .. } = self;
+        let Self {
+            address, port, pid, ..
+        } = self;
         let times = format!(
             "up {:.1} s; the last {:.1} s:",
             self.uptime_seconds, self.seconds
         );
-        print_wrapped(&format!("node {address}, process {pid}, {times}"), out)
+        print_wrapped(
+            &format!("node {address}, port {port}, process {pid}, {times}"),
+            out,
+        )
     }
 }
 

@@ -10,13 +10,14 @@ use crate::output::{self, print_json};
 use crate::port::kinds;
 use crate::range::Range;
 use crate::run::service::default_address;
+use crate::usage::wrong;
 use anyhow::{Result, bail};
 use clap::Args;
 use serde::Serialize;
 use std::io::Write;
 use std::net::IpAddr;
 use std::time::Duration;
-use trunkline::{PortFamily, PortKind, PortTrial};
+use trunkline::{Node, PortFamily, PortKind, PortTrial};
 
 /// Seconds that one measurement takes.
 const SECONDS: Range<f64> = Range::new(0.05, 3600.0);
@@ -25,7 +26,9 @@ const SECONDS: Range<f64> = Range::new(0.05, 3600.0);
 #[derive(Args, Debug)]
 #[command(
     after_help = "Each kind is opened for a moment on the address, so none works while a node has \
-    it. --port of other commands takes the names."
+    it. Of kinds that name a device (dpdk:...) none is opened: what they need is looked for, and a \
+    device is tried when a node is opened on it; they do not count for the exit code. --port of \
+    other commands takes the names."
 )]
 pub(crate) struct PortsArgs {
     /// Address of a node [default: the one with which packets leave by the default route, else
@@ -61,10 +64,11 @@ struct Kind {
     port: String,
     #[serde(skip)]
     about: &'static str,
-    works: bool,
+    /// `null`: what it needs is there, and a device is tried when it is used.
+    works: Option<bool>,
     /// Workers that a node on it has to have; `null`: any number.
     workers: Option<u8>,
-    /// What there is to know of one that works.
+    /// What there is to know of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     how: Option<String>,
     /// Why it does not work, and what helps.
@@ -81,15 +85,14 @@ impl Kind {
         Self {
             port: kind.name().to_owned(),
             about: kind.about(),
-            works: why.is_none(),
+            works: Some(why.is_none()),
             workers: trial.workers,
             how: trial.how,
             why,
         }
     }
 
-    /// What this machine has for ports that are named by more than one word: each is tried when it
-    /// is used.
+    /// What this machine has for ports that name a device: none of them is opened.
     fn of_family(family: &dyn PortFamily, address: IpAddr) -> Self {
         let (how, why) = match family.look(address) {
             Ok(how) => (Some(how), None),
@@ -98,7 +101,7 @@ impl Kind {
         Self {
             port: format!("{}:...", family.name()),
             about: family.about(),
-            works: why.is_none(),
+            works: why.is_some().then_some(false),
             workers: None,
             how,
             why,
@@ -110,6 +113,10 @@ impl Kind {
         if let Some(why) = &self.why {
             return why.clone();
         }
+        if self.works.is_none() {
+            let how = self.how.as_deref().unwrap_or("what it needs");
+            return format!("there is {how}; a device is tried when a node is opened on it");
+        }
         let workers = self.workers.map(|count| format!("with --workers {count}"));
         let parts = [Some("works".to_owned()), self.how.clone(), workers];
         let parts: Vec<_> = parts.into_iter().flatten().collect();
@@ -120,12 +127,14 @@ impl Kind {
 /// Runs the command.
 ///
 /// # Errors
-/// No kind of port works there, or what it takes to measure cannot be had, or Ctrl-C.
+/// No node can have the address, or no kind of port works there, or what it takes to measure cannot
+/// be had, or Ctrl-C.
 pub(crate) fn run(args: &PortsArgs, interrupt: &Interrupt) -> Result<()> {
     if args.measure {
         return measure::run(args, interrupt);
     }
     let address = args.address.unwrap_or_else(default_address).to_canonical();
+    Node::check_address(address).map_err(|error| wrong(format!("--address: {error}")))?;
     let built_in = PortKind::BUILT_IN.into_iter();
     let families = PortKind::families().into_iter();
     let ports = built_in
@@ -138,7 +147,7 @@ pub(crate) fn run(args: &PortsArgs, interrupt: &Interrupt) -> Result<()> {
     } else {
         print(&found)?;
     }
-    if !found.ports.iter().any(|kind| kind.works) {
+    if !found.ports.iter().any(|kind| kind.works == Some(true)) {
         bail!("no kind of port works on {address}");
     }
     Ok(())
@@ -153,3 +162,6 @@ fn print(found: &Found) -> Result<()> {
     }
     Ok(out.flush()?)
 }
+
+#[cfg(test)]
+mod tests;

@@ -22,13 +22,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use sysfs::Sysfs;
-use trunkline::PortKind;
 use trunkline::service::{Hold, several};
+use trunkline::{PortKind, UnknownPort};
 
 /// Says where the service is, here and to the library.
 const SOCKET: &str = "TRUNKLINE_SOCKET";
 /// Says which address a service is to have.
 const ADDRESS: &str = "TRUNKLINE_ADDRESS";
+/// Says what carries the packets of a service that is started.
+const PORT: &str = "TRUNKLINE_PORT";
 /// Where the system looks for libraries first.
 const LIBRARIES: &str = "LD_LIBRARY_PATH";
 /// The program of this process.
@@ -45,6 +47,7 @@ const MAX_DEVICES: usize = 16;
     at the default address. The variables take lists with commas, for a device each. A service \
     of the user's own is started where none runs in this \
     network namespace, with its log (--log) beside its socket, and ends after its last program. \
+    Where there is no --port, TRUNKLINE_PORT names the kind of its port. \
     The library is that of --library; else of TRUNKLINE_LIBRARY; else the one beside this \
     command, in its installation, or built by `cargo xtask verbs`. The exit code is the \
     program's, 127 if it is not found, and 126 if it cannot be run."
@@ -59,7 +62,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "PATH", conflicts_with_all = ["address", "linger"])]
     socket: Vec<PathBuf>,
     /// What carries the packets of a service that this starts; one that runs keeps what it has
-    /// [default: udp].
+    /// [default: TRUNKLINE_PORT, else udp].
     #[arg(long, value_parser = kinds(), value_name = "KIND", conflicts_with = "socket")]
     port: Option<PortKind>,
     /// File of the library, which is called libibverbs.so.1.
@@ -91,11 +94,24 @@ enum Place {
 
 impl RunArgs {
     /// How a service is started, where none runs.
-    fn own(&self, level: Option<log::Level>) -> service::Start<'_> {
+    fn own(&self, level: Option<log::Level>, port: Option<PortKind>) -> service::Start {
         service::Start {
             linger: self.linger,
             level,
-            port: self.port.as_ref(),
+            port,
+        }
+    }
+
+    /// What carries the packets of a service that is started, where the variable for that is `set`
+    /// so.
+    fn port(&self, set: Option<OsString>) -> Result<Option<PortKind>> {
+        match (&self.port, set) {
+            (None, Some(text)) => {
+                let kind = text.to_string_lossy().parse();
+                kind.map(Some)
+                    .map_err(|why: UnknownPort| wrong(format!("{PORT}: {why}")))
+            }
+            (given, _) => Ok(given.clone()),
         }
     }
 
@@ -128,6 +144,7 @@ pub(crate) fn run(args: &RunArgs, level: Option<log::Level>, interrupt: &Interru
     let set = [SOCKET, ADDRESS].map(environment::get);
     let places = places(args, set)?;
     check_devices(&places)?;
+    let how = how(args, level, &places)?;
     let mut sockets = Vec::new();
     let mut holds = Vec::new();
     for place in places {
@@ -135,7 +152,7 @@ pub(crate) fn run(args: &RunArgs, level: Option<log::Level>, interrupt: &Interru
             Place::Given(path) => given(&path)?,
             // Ctrl-C ends the command that starts a service, too: that is no failure of the
             // service.
-            Place::Own(address) => service::hold(address, &args.own(level))
+            Place::Own(address) => service::hold(address, &how)
                 .or_else(|error| interrupt.check().map_err(Into::into).and(Err(error)))?,
         };
         interrupt.check()?;
@@ -157,6 +174,27 @@ pub(crate) fn run(args: &RunArgs, level: Option<log::Level>, interrupt: &Interru
     };
     command.args(arguments).env(LIBRARIES, libraries);
     Err(become_it(program, command.env(SOCKET, sockets)))
+}
+
+/// How services are started, of those that are not there yet.
+///
+/// # Errors
+/// The variable for the port names none, or their ports exclude each other.
+fn how(args: &RunArgs, level: Option<log::Level>, places: &[Place]) -> Result<service::Start> {
+    let own = places.iter().filter_map(|place| match place {
+        Place::Own(address) => Some(*address),
+        Place::Given(_) => None,
+    });
+    let own: Vec<_> = own.collect();
+    if own.is_empty() {
+        return Ok(args.own(level, None));
+    }
+    let port = args.port(environment::get(PORT))?;
+    if let Some(port) = &port {
+        let together = port.check_together(&service::missing(own)?);
+        together.map_err(|conflict| wrong(format!("--port: {conflict}")))?;
+    }
+    Ok(args.own(level, port))
 }
 
 /// The program that is given, and its arguments.
@@ -341,6 +379,19 @@ mod tests {
             let apart = check_devices(&places(&line, [None, None]).unwrap());
             assert_eq!(apart.is_err(), twice, "{words:?}");
         }
+    }
+
+    #[test]
+    fn the_port_of_the_command_line_goes_before_that_of_the_environment() {
+        let set = |text: &str| Some(OsString::from(text));
+        let of = |words: &[&str], set| args(&[words, &["true"]].concat()).port(set);
+        assert_eq!(of(&[], None).unwrap(), None);
+        assert_eq!(of(&[], set("packet")).unwrap(), Some(PortKind::Packet));
+        let given = of(&["--port", "xdp"], set("packet")).unwrap();
+        assert_eq!(given, Some(PortKind::Xdp));
+        let why = of(&[], set("pigeon")).unwrap_err().to_string();
+        let says = "TRUNKLINE_PORT: no port is called \"pigeon\": there are udp, packet";
+        assert!(why.starts_with(says), "{why}");
     }
 
     #[test]

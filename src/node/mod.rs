@@ -1,5 +1,6 @@
 //! A node: one software RNIC inside the program.
 
+mod address;
 pub(crate) mod attributes;
 mod driving;
 mod events;
@@ -27,7 +28,7 @@ use crate::verbs::cq::Cq;
 use crate::verbs::mr::{Pd, PdInner};
 use crate::verbs::qp::QpAddress;
 use crate::worker::clock::Clock;
-use crate::worker::core::{Core, CoreConfig};
+use crate::worker::core::{Core, CoreConfig, PortBox};
 use crate::worker::deadline::Deadline;
 use crate::worker::event_queue::EventQueue;
 use crate::worker::handle::WorkerHandle;
@@ -350,11 +351,11 @@ impl Builder {
             extra_source_ports: self.source_ports,
             ..UdpConfig::new(self.address)
         };
-        let ports = self.port.open(&config, self.all_workers()?)?.ports;
+        let opened = self.port.open(&config, self.all_workers()?)?;
         self.config.engine.control = self.control.unwrap_or_default();
         let default = self.status.is_none();
         self.status = self.status.or(Some(true));
-        self.finish(ports, default)
+        self.finish(opened.ports, &opened.name, default)
     }
 
     /// A node on a port of the program's choice.
@@ -371,11 +372,11 @@ impl Builder {
     /// # Errors
     /// As [`build_on`](Self::build_on); there are not as many ports as workers.
     pub fn build_on_all(self, ports: Vec<Box<dyn Port + Send>>) -> Result<Node, Error> {
-        self.finish(ports, false)
+        self.finish(ports, ports::OWN, false)
     }
 
-    /// A node on `ports`; it starts without telling others of it where it `may`.
-    fn finish(mut self, ports: Vec<Box<dyn Port + Send>>, may: bool) -> Result<Node, Error> {
+    /// A node on `ports` of that name; it starts without telling others of it where it `may`.
+    fn finish(mut self, ports: Vec<PortBox>, name: &str, may: bool) -> Result<Node, Error> {
         self.check()?;
         let workers = self.all_workers()?;
         let count = workers.count().into();
@@ -406,7 +407,7 @@ impl Builder {
         let cores = Core::all(&self.config, of_all, &self.clock, &ports, &wakeups);
         let serving = Arc::new(Serving::default());
         let status = match self.status {
-            Some(true) => match offer(&life, self.address, &cores, &serving) {
+            Some(true) => match offer(&life, (self.address, name), &cores, &serving) {
                 Err(_) if may => None,
                 server => Some(server?),
             },
@@ -428,7 +429,7 @@ impl Builder {
                 own.threads.push(Thread::start(handle)?);
             }
         }
-        log::started(self.address, workers, &capabilities);
+        log::started(self.address, workers, (name, &capabilities));
         let shared = Shared::own(life, self.address.into(), workers, own);
         Ok(Node {
             shared: Arc::new(shared),
@@ -443,26 +444,9 @@ impl Builder {
 }
 
 impl Builder {
-    /// Whether packets can come to its address.
-    fn check_address(&self) -> Result<(), Error> {
-        let address = self.address;
-        let why = if address.is_unspecified() {
-            "a node has one address, which its peers know it by"
-        } else if address.is_multicast() {
-            "it is a multicast address"
-        } else if address == IpAddr::V4(Ipv4Addr::BROADCAST) {
-            "it is the broadcast address"
-        } else if matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local()) {
-            "it is of one link, and an address alone does not say of which"
-        } else {
-            return Ok(());
-        };
-        Err(Error::BadAddress { address, why })
-    }
-
     /// Whether every setting is in its range.
     fn check(&self) -> Result<(), Error> {
-        self.check_address()?;
+        Node::check_address(self.address)?;
         let (config, engine) = (&self.config, &self.config.engine);
         let settings = [
             ("window", engine.window.into(), WINDOWS),
@@ -504,7 +488,7 @@ impl Builder {
 /// Lets other processes ask how the node is.
 fn offer(
     life: &Arc<Life>,
-    address: IpAddr,
+    (address, port): (IpAddr, &str),
     cores: &[Core],
     serving: &Arc<Serving>,
 ) -> Result<Server, Error> {
@@ -514,6 +498,7 @@ fn offer(
     };
     let source = Source {
         address,
+        port: port.to_owned(),
         started: std::time::Instant::now(),
         workers: cores.iter().map(of).collect(),
         serving: Arc::clone(serving),

@@ -5,6 +5,7 @@ mod family;
 pub use family::{PortFamily, PortRequest, PortSource};
 
 use crate::error::Error;
+use crate::node::Node;
 use crate::worker::core::PortBox;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,6 +18,9 @@ use trunkline_dataplane::{
     UdpPort, XdpConfig, XdpDevice, XdpMode,
 };
 use trunkline_wire::{ROCE_PORT, Workers};
+
+/// What Linux calls the interface over which a host sends to itself.
+const LOOP: &str = "lo";
 
 /// What carries the packets of a node ([`Builder::port`](crate::Builder::port)).
 #[derive(Clone, Debug, Default)]
@@ -115,12 +119,54 @@ impl PortKind {
         }
     }
 
+    /// Looks whether nodes at these two addresses reach each other by ports of this kind, where
+    /// both are of this host. Of [`Auto`](Self::Auto) that does not show before it is opened.
+    ///
+    /// # Errors
+    /// They do not: what goes from one address of a host to another leaves by no interface but the
+    /// loop, which two nodes on XDP cannot share.
+    pub fn check_within_host(&self, addresses: [IpAddr; 2]) -> Result<(), PortConflict> {
+        if !matches!(self, Self::Packet | Self::Xdp) {
+            return Ok(());
+        }
+        // One that is not there is refused when a port is opened.
+        let of = |address| InterfaceName::of(address).ok().flatten();
+        let [Some(first), Some(second)] = addresses.map(of) else {
+            return Ok(());
+        };
+        let on_loop = [first, second].iter().all(|name| name.to_string() == LOOP);
+        if on_loop && matches!(self, Self::Packet) {
+            return Ok(());
+        }
+        Err(PortConflict::SameHost {
+            port: self.to_string(),
+            addresses,
+        })
+    }
+
+    /// Looks whether a node on a port of this kind reaches those of other processes.
+    ///
+    /// # Errors
+    /// Both ends of such a port are in one process.
+    pub fn check_between_processes(&self) -> Result<(), PortConflict> {
+        let Self::Other(source) = self else {
+            return Ok(());
+        };
+        source.stays_in_process().map_or(Ok(()), |helps| {
+            Err(PortConflict::OneProcess {
+                port: self.to_string(),
+                helps,
+            })
+        })
+    }
+
     /// Opens a port of this kind for a moment, as a node on this address would.
     ///
     /// # Errors
     /// As [`Builder::build`](crate::Builder::build): the address cannot be had, or the system lacks
     /// what this kind takes.
     pub fn try_on(&self, address: IpAddr) -> Result<PortTrial, Error> {
+        Node::check_address(address)?;
         let workers = match self {
             Self::Xdp => Some(LinkAddress::take(address, ROCE_PORT)?.queues()?),
             _ => None,
@@ -149,13 +195,12 @@ impl PortKind {
         match self {
             Self::Udp => {
                 let group = UdpPort::open_group(config, workers)?;
-                let ports: Vec<_> = group.into_iter().map(boxed).collect();
-                Ok(ports.into())
+                Ok(Opened::of(self, group.into_iter().map(boxed).collect()))
             }
             Self::Packet => {
                 let at = LinkAddress::take(config.address, config.port)?;
                 let devices = PacketDevice::open_group(&at, workers)?;
-                Ok(Opened::from(on(&at, devices, config)?))
+                Ok(Opened::of(self, on(&at, devices, config)?))
             }
             Self::Xdp => open_xdp(config, workers, XdpMode::Generic),
             Self::Auto => match open_xdp(config, workers, XdpMode::ZeroCopy) {
@@ -182,22 +227,31 @@ impl PortKind {
                     port: self.to_string(),
                     source,
                 });
-                opened.map(Opened::from)
+                opened.map(|ports| Opened::of(self, ports))
             }
         }
     }
 }
 
+/// What ports are called that the program has made itself.
+pub(super) const OWN: &str = "own";
+
 /// A port for each worker.
 pub(super) struct Opened {
     pub(super) ports: Vec<PortBox>,
+    /// What command lines call them: [`PortKind::Auto`] has taken one of the others.
+    pub(super) name: String,
     /// What there is to know of them.
     how: Option<String>,
 }
 
-impl From<Vec<PortBox>> for Opened {
-    fn from(ports: Vec<PortBox>) -> Self {
-        Self { ports, how: None }
+impl Opened {
+    fn of(kind: &PortKind, ports: Vec<PortBox>) -> Self {
+        Self {
+            ports,
+            name: kind.to_string(),
+            how: None,
+        }
     }
 }
 
@@ -219,8 +273,8 @@ fn open_xdp(config: &UdpConfig, workers: Workers, least: XdpMode) -> Result<Open
         .into());
     }
     Ok(Opened {
-        ports: on(&at, devices, config)?,
         how: Some(mode.about().to_owned()),
+        ..Opened::of(&PortKind::Xdp, on(&at, devices, config)?)
     })
 }
 
@@ -259,7 +313,7 @@ impl PartialEq for PortKind {
 
 impl Eq for PortKind {}
 
-/// Why two nodes of a program cannot have ports of one kind.
+/// Why two nodes cannot have ports of one kind, or do not reach each other by them.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PortConflict {
@@ -275,6 +329,26 @@ pub enum PortConflict {
         interface: InterfaceName,
         /// The two that it has.
         addresses: [IpAddr; 2],
+    },
+    /// Both are of this host, and frames do not get from one to the other.
+    #[error(
+        "nodes on raw frames ({port}) do not reach other nodes of their host, and this one has \
+         both {} and {}: take a UDP socket (udp), or packet with loopback addresses",
+        addresses[0], addresses[1]
+    )]
+    SameHost {
+        /// What it is called.
+        port: String,
+        /// The two addresses.
+        addresses: [IpAddr; 2],
+    },
+    /// Both ends are in one process.
+    #[error("{port} joins two nodes of one process: {helps}")]
+    OneProcess {
+        /// What it is called.
+        port: String,
+        /// What helps.
+        helps: &'static str,
     },
     /// The device that it names has one user.
     #[error("{port} is a port of one node: {helps}")]

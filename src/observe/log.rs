@@ -195,10 +195,11 @@ pub(crate) fn not_promoted(addr: u64, bytes: usize, why: &NotPromoted) {
     debug!(addr, bytes, %why, "memory is not shared with the service");
 }
 
-/// A node has started.
-pub(crate) fn started(node: IpAddr, workers: Workers, port: &Capabilities) {
+/// A node has started, on ports of that name.
+pub(crate) fn started(node: IpAddr, workers: Workers, (name, port): (&str, &Capabilities)) {
     info!(
         %node,
+        port = %name,
         workers = workers.count(),
         max_datagram = port.max_datagram,
         super_packets = port.super_packets,

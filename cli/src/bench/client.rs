@@ -179,7 +179,7 @@ fn meet<'a>(
         _ => bail!("{} speaks out of turn", channel.peer()),
     };
     let target = end.connect(&theirs)?;
-    let mut session = Session::new(end, target, params, channel, interrupt);
+    let mut session = Session::new((end, plan.port.clone()), target, params, channel, interrupt);
     if params.mode == Mode::Lat {
         latency::prepare(&mut session)?;
     }

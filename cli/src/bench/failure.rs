@@ -2,7 +2,9 @@
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use trunkline::{Completion, Errno, Event, QpEvent, Qpn, Status, VendorError, WorkOpcode};
+use trunkline::{
+    Completion, Errno, Event, PortKind, QpEvent, Qpn, Status, VendorError, WorkOpcode,
+};
 use trunkline_dataplane::{KernelRoutes, RouteError, Routes};
 use trunkline_wire::ROCE_PORT;
 
@@ -46,17 +48,18 @@ impl Failed {
         self.status == Status::Flushed
     }
 
-    /// Why, for requests between nodes at these addresses; `failure` is what is known of the QP.
-    pub(crate) fn why(&self, here: IpAddr, there: IpAddr, failure: Option<QpFailure>) -> String {
+    /// Why, for requests between these nodes; `failure` is what is known of the QP.
+    pub(crate) fn why(&self, ends: &Ends, failure: Option<QpFailure>) -> String {
+        let there = ends.there;
         match (self.status, self.vendor_err) {
-            (Status::RetryExceeded, VendorError::None) => silence(here, there),
+            (Status::RetryExceeded, VendorError::None) => ends.silence(),
             (Status::RetryExceeded, VendorError::NoNode) => format!("no node runs on {there}"),
             (Status::RetryExceeded, VendorError::NotSharing) => {
                 format!("the host at {there} shares no connections")
             }
             (Status::RetryExceeded, VendorError::QpGone) => format!("the QP on {there} is gone"),
             (Status::Flushed, _) => match failure {
-                Some(QpFailure::Lost) => silence(here, there),
+                Some(QpFailure::Lost) => ends.silence(),
                 Some(QpFailure::Misbehaved(event)) => {
                     format!(
                         "QP {} is in error since {there} misbehaved: {event:?}",
@@ -93,21 +96,41 @@ impl QpFailure {
     }
 }
 
-/// Why nothing comes from `there`, as far as this host knows.
-pub(crate) fn silence(here: IpAddr, there: IpAddr) -> String {
-    match next_hop(here, there) {
-        Err(error @ (RouteError::NoRoute { .. } | RouteError::Down { .. })) => error.to_string(),
-        Err(RouteError::System { source, .. }) if source.kind() == ErrorKind::AddrNotAvailable => {
-            format!("no interface that is up has {here}")
+/// Between whom a measurement is, as this end sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct Ends {
+    pub(crate) here: IpAddr,
+    pub(crate) there: IpAddr,
+    /// What carries packets here.
+    pub(crate) port: PortKind,
+}
+
+impl Ends {
+    /// Why nothing comes from there, as far as this host knows.
+    pub(crate) fn silence(&self) -> String {
+        let (here, there) = (self.here, self.there);
+        match next_hop(here, there) {
+            Err(error @ (RouteError::NoRoute { .. } | RouteError::Down { .. })) => {
+                error.to_string()
+            }
+            Err(RouteError::System { source, .. })
+                if source.kind() == ErrorKind::AddrNotAvailable =>
+            {
+                format!("no interface that is up has {here}")
+            }
+            // There is a way, or nothing is known.
+            _ => match (
+                refusal(here, there),
+                self.port.check_within_host([here, there]),
+            ) {
+                (Some(error), _) => format!(
+                    "this machine refuses to send to {there}: {error} ({})",
+                    error.advice()
+                ),
+                (None, Err(apart)) => format!("{there} does not answer: {apart}"),
+                (None, Ok(())) => format!("{there} does not answer"),
+            },
         }
-        // There is a way, or nothing is known.
-        _ => match refusal(here, there) {
-            Some(error) => format!(
-                "this machine refuses to send to {there}: {error} ({})",
-                error.advice()
-            ),
-            None => format!("{there} does not answer"),
-        },
     }
 }
 
@@ -158,10 +181,18 @@ mod tests {
         }
     }
 
+    /// From `here` to 127.0.0.2.
+    fn ends(here: [u8; 4], port: PortKind) -> Ends {
+        Ends {
+            here: here.into(),
+            there: [127, 0, 0, 2].into(),
+            port,
+        }
+    }
+
     fn why(all: &[Completion], failure: Option<QpFailure>) -> String {
-        let (here, there) = ([127, 0, 0, 1].into(), [127, 0, 0, 2].into());
         let failed = Failed::first(all).expect("one failed");
-        failed.why(here, there, failure)
+        failed.why(&ends([127, 0, 0, 1], PortKind::Udp), failure)
     }
 
     #[test]
@@ -201,10 +232,17 @@ mod tests {
 
     #[test]
     fn a_host_without_a_way_says_so_itself() {
-        let (here, nobody) = ([192, 0, 2, 1].into(), [127, 0, 0, 2].into());
-        assert_eq!(
-            silence(here, nobody),
-            "no interface that is up has 192.0.2.1"
-        );
+        let nobody = ends([192, 0, 2, 1], PortKind::Udp);
+        assert_eq!(nobody.silence(), "no interface that is up has 192.0.2.1");
+    }
+
+    #[test]
+    fn a_host_whose_frames_do_not_get_to_itself_says_so() {
+        let of = |port| ends([127, 0, 0, 1], port).silence();
+        assert_eq!(of(PortKind::Udp), "127.0.0.2 does not answer");
+        assert_eq!(of(PortKind::Packet), "127.0.0.2 does not answer");
+        let said = of(PortKind::Xdp);
+        let says = "127.0.0.2 does not answer: nodes on raw frames (xdp) do not reach other";
+        assert!(said.starts_with(says), "{said}");
     }
 }

@@ -197,6 +197,8 @@ pub(crate) fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<()> {
             return Err(wrong(format!("{address} is not the address of one host")));
         }
     }
+    let apart = args.port.check_between_processes();
+    apart.map_err(|conflict| wrong(format!("--port: {conflict}")))?;
     match (args.listen, args.connect) {
         (Some(address), _) => {
             let plan = server::Plan {

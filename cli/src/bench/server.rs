@@ -2,6 +2,7 @@
 
 use super::channel::{Channel, EndAddress, Message};
 use super::end::End;
+use super::failure::Ends;
 use super::node;
 use super::params::{Mode, Params, Side};
 use super::session::Session;
@@ -10,7 +11,7 @@ use super::{latency, ping, stream};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::metrics::{self, Metrics};
 use crate::{chain, print_error, print_line, taken};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -52,8 +53,7 @@ pub(crate) fn run(plan: &Plan, interrupt: &Interrupt) -> Result<()> {
     // Nodes live as long as their clients; one that cannot start should be told about at once.
     drop(node::start((plan.address, LISTEN), &plan.port, None, None)?);
     let asked = SocketAddr::new(plan.address, plan.tcp_port);
-    let listener = TcpListener::bind(asked)
-        .map_err(|error| taken::refused(asked, error, "--tcp-port, at both ends"))?;
+    let listener = TcpListener::bind(asked).map_err(|error| refused(asked, error))?;
     listener.set_nonblocking(true).context("control socket")?;
     let port = listener.local_addr().context("control socket")?.port();
     let (metrics, told_at) = Metrics::serve(plan.metrics)?;
@@ -73,6 +73,19 @@ pub(crate) fn run(plan: &Plan, interrupt: &Interrupt) -> Result<()> {
             Ok(_) if plan.once => return Ok(()),
             _ => {}
         }
+    }
+}
+
+/// Why there can be no control connections at that address.
+fn refused(asked: SocketAddr, error: std::io::Error) -> anyhow::Error {
+    match error.kind() {
+        // A port that needs no interface has the address to itself.
+        ErrorKind::AddrNotAvailable => anyhow!(
+            "cannot listen on {asked}: {0} is of no interface of this host, and bench needs one \
+             for its TCP connection: `ip address add {0} dev lo` beside a port of DPDK",
+            asked.ip()
+        ),
+        _ => taken::refused(asked, error, "--tcp-port, at both ends"),
     }
 }
 
@@ -120,9 +133,13 @@ fn serve(
             end,
             ..
         } => {
-            let addresses = (plan.address, end.address().ip());
+            let ends = Ends {
+                here: plan.address,
+                there: end.address().ip(),
+                port: plan.port.clone(),
+            };
             let timeout = params.timeout.max(plan.timeout);
-            let mut watch = Watch::new(channel, interrupt, addresses, timeout);
+            let mut watch = Watch::new(channel, interrupt, ends, timeout);
             let served = judged(plan, params).and_then(|params| {
                 yardstick::serve(plan, (yardstick, &params), (client, end), &mut watch)
             });
@@ -161,7 +178,7 @@ fn serve_qps(
     };
     let ours = end.address();
     let _shown = metrics.show(&end.node);
-    let mut session = Session::new(end, target, params, channel, interrupt);
+    let mut session = Session::new((end, plan.port.clone()), target, params, channel, interrupt);
     measured(&mut session, Message::Ready { end: ours }).map_err(|error| {
         let why = session.explain(error);
         report(&mut session.channel, why)
@@ -195,4 +212,32 @@ fn report(channel: &mut Channel, error: anyhow::Error) -> anyhow::Error {
     // One that is gone need not know.
     let _ = channel.send(&Message::Failed { why: chain(&error) });
     error
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_tcp_cannot_have_is_told_with_what_gives_it_one() {
+        let nowhere = SocketAddr::from(([192, 0, 2, 1], 18515));
+        let error = TcpListener::bind(nowhere).expect_err("no interface has it");
+        let said = format!("{:#}", refused(nowhere, error));
+        assert!(
+            said.contains("192.0.2.1 is of no interface of this host"),
+            "{said}"
+        );
+        assert!(said.contains("`ip address add 192.0.2.1 dev lo`"), "{said}");
+        let here = TcpListener::bind("127.0.0.1:0").and_then(|listener| {
+            let address = listener.local_addr()?;
+            Ok((listener, address))
+        });
+        let (_listener, address) = here.expect("loopback has ports");
+        let error = TcpListener::bind(address).expect_err("it is taken");
+        let said = format!("{:#}", refused(address, error));
+        assert!(
+            said.ends_with("choose another one with --tcp-port, at both ends"),
+            "{said}"
+        );
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::channel::{Channel, Message};
 use super::end::{End, Target};
-use super::failure::{Failed, QpFailure, silence};
+use super::failure::{Ends, Failed, QpFailure};
 use super::idle::IdleTimer;
 use super::node::turn;
 use super::pace::{Look, Pace};
@@ -11,9 +11,8 @@ use super::report::PathReport;
 use crate::interrupt::{Interrupt, Interrupted};
 use anyhow::{Result, anyhow, ensure};
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::time::Instant;
-use trunkline::{AtomicOp, DeliveryCounters, SendOp};
+use trunkline::{AtomicOp, DeliveryCounters, PortKind, SendOp};
 
 /// A measurement under way, at one of its ends.
 #[derive(Debug)]
@@ -22,6 +21,7 @@ pub(crate) struct Session<'a> {
     pub(crate) end: End,
     /// The other side's.
     pub(crate) target: Target,
+    ends: Ends,
     /// What is measured.
     pub(crate) params: Params,
     /// To the other side.
@@ -42,17 +42,23 @@ pub(crate) struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// Begins.
+    /// Begins, on a port of that kind.
     pub(crate) fn new(
-        end: End,
+        (end, port): (End, PortKind),
         target: Target,
         params: Params,
         channel: Channel,
         interrupt: &'a Interrupt,
     ) -> Self {
+        let ends = Ends {
+            here: end.node.gid().address(),
+            there: target.node(),
+            port,
+        };
         Self {
             end,
             target,
+            ends,
             params,
             channel,
             interrupt,
@@ -115,7 +121,7 @@ impl<'a> Session<'a> {
             !self.idle_timer.is_over(look.now),
             "nothing moved for {:?}: {}",
             self.idle_timer.limit(),
-            silence(self.here(), self.target.node())
+            self.ends.silence()
         );
         while let Some(event) = self.end.node.poll_event() {
             self.failure = QpFailure::of(&event).or(self.failure);
@@ -132,10 +138,6 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn here(&self) -> IpAddr {
-        self.end.node.gid().address()
-    }
-
     /// Why it failed, for people. Of a request that failed the other side may know more, which then
     /// says so or is gone: packets and the control channel are not in step.
     pub(crate) fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
@@ -147,7 +149,7 @@ impl<'a> Session<'a> {
         }
         let cause = failed.is_flushed().then(|| self.end.failure()).flatten();
         let failed = cause.as_ref().unwrap_or(failed);
-        anyhow!(failed.why(self.here(), self.target.node(), self.failure))
+        anyhow!(failed.why(&self.ends, self.failure))
     }
 
     /// The request that is measured, to buffer `lane` of QP `qp` at the other end.

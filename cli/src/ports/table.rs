@@ -107,7 +107,11 @@ impl fmt::Display for Measured {
                 }
             }
         }
-        line(f, "TCP", None, &self.tcp)
+        line(f, "TCP", None, &self.tcp)?;
+        writeln!(
+            f,
+            "  TCP's messages are written 128 KiB at a time, but for the round trip"
+        )
     }
 }
 

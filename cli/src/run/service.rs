@@ -72,7 +72,7 @@ impl Drop for Private {
 ///
 /// # Errors
 /// It does not run and cannot be started, or does not answer.
-pub(super) fn hold(address: IpAddr, how: &Start<'_>) -> Result<(PathBuf, Hold)> {
+pub(super) fn hold(address: IpAddr, how: &Start) -> Result<(PathBuf, Hold)> {
     let _private = Private::begin();
     let address = address.to_canonical();
     let socket = socket_of(address)?;
@@ -91,6 +91,21 @@ pub(super) fn hold(address: IpAddr, how: &Start<'_>) -> Result<(PathBuf, Hold)> 
         "the service at {} ended as soon as it had begun: see {0}.log",
         socket.display()
     )
+}
+
+/// Those of these addresses at which the user has no service.
+///
+/// # Errors
+/// One of them does not answer.
+pub(super) fn missing(addresses: Vec<IpAddr>) -> Result<Vec<IpAddr>> {
+    let _private = Private::begin();
+    let mut missing = Vec::new();
+    for address in addresses {
+        if Hold::take(&socket_of(address)?)?.is_none() {
+            missing.push(address);
+        }
+    }
+    Ok(missing)
 }
 
 fn socket_of(address: IpAddr) -> Result<PathBuf> {
@@ -124,18 +139,18 @@ fn turn(socket: &Path) -> Result<File> {
 }
 
 /// How a service is started.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Start<'a> {
+#[derive(Clone, Debug)]
+pub(super) struct Start {
     /// How long it outlives its programs.
     pub(super) linger: Duration,
     /// What it writes to its log.
     pub(super) level: Option<log::Level>,
     /// What carries its packets.
-    pub(super) port: Option<&'a PortKind>,
+    pub(super) port: Option<PortKind>,
 }
 
 /// Runs `trunkline serve --detach`.
-fn start(address: IpAddr, socket: &Path, how: &Start<'_>) -> Result<()> {
+fn start(address: IpAddr, socket: &Path, how: &Start) -> Result<()> {
     let program = std::env::current_exe().context("cannot tell which program this is")?;
     let mut command = Command::new(program);
     command.args(["serve", "--detach", "--address", &address.to_string()]);
@@ -145,7 +160,7 @@ fn start(address: IpAddr, socket: &Path, how: &Start<'_>) -> Result<()> {
     if let Some(level) = level {
         command.args(["--log", level.get_name()]);
     }
-    if let Some(port) = how.port {
+    if let Some(port) = &how.port {
         command.args(["--port", &port.to_string()]);
     }
     command.stdin(Stdio::null());

@@ -37,6 +37,7 @@ fn a_log_goes_to_standard_error_and_only_where_it_is_wanted() {
     for what in ["node started", "peer met"] {
         assert_eq!(said.matches(what).count(), 2, "{said}");
     }
+    assert_eq!(said.matches(" port=udp ").count(), 2, "{said}");
     assert!(!said.contains("handshake"), "{said}");
     serde_json::from_slice::<Value>(&output.stdout).unwrap();
 }

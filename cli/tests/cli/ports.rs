@@ -138,12 +138,13 @@ fn a_service_that_a_program_is_started_with_has_the_port_that_is_asked_for() {
     let output = on_a_link(&format!(
         "$TRUNKLINE run --address 10.9.0.1 --linger 0 sh -c '{show}'
         $TRUNKLINE run --address 127.0.0.1 --port packet --linger 0 sh -c '{show}'
+        TRUNKLINE_PORT=packet $TRUNKLINE run --address 127.0.0.2 --linger 0 sh -c '{show}'
         ! $TRUNKLINE run --address 10.9.0.1 --port carrier-pigeon true
         ! $TRUNKLINE run --address 10.9.0.7 --port packet true"
     ));
     let said = text(&output.stderr);
     assert!(output.status.success(), "{said}");
-    assert_eq!(text(&output.stdout), "1\n2\n");
+    assert_eq!(text(&output.stdout), "1\n2\n2\n");
     for part in [
         "carrier-pigeon",
         "there are udp, packet, xdp, auto",
@@ -191,18 +192,66 @@ fn an_interface_with_a_program_is_named_by_its_name() {
 #[test]
 fn nodes_that_cannot_share_an_interface_are_refused_before_anything_is_opened() {
     let (first, second) = (address().to_string(), address().to_string());
-    let demo = ["demo", "--client", &first, "--server", &second];
     let serve = ["serve", "--address", &first, "--address", &second];
     let sockets = ["--socket", "@a", "--socket", "@b"];
-    for words in [&demo[..], &[&serve[..], &sockets[..]].concat()] {
-        let said = complaint(&run(&[words, &["--port", "xdp"]].concat()), 2);
-        let says = format!(
-            "--port: xdp takes an interface for one node, and lo has both {first} and {second}: \
-             give addresses of two interfaces, or another kind of port; try 'trunkline {} --help'",
-            words[0]
-        );
-        assert_eq!(said, says);
+    let words = [&serve[..], &sockets, &["--port", "xdp"]].concat();
+    let says = format!(
+        "--port: xdp takes an interface for one node, and lo has both {first} and {second}: \
+         give addresses of two interfaces, or another kind of port; try 'trunkline serve --help'"
+    );
+    assert_eq!(complaint(&run(&words), 2), says);
+}
+
+/// What `demo` says of two nodes of one host that frames do not join.
+fn apart(port: &str, [client, server]: [&str; 2]) -> String {
+    format!(
+        "--port: nodes on raw frames ({port}) do not reach other nodes of their host, and this \
+         one has both {client} and {server}: take a UDP socket (udp), or packet with loopback \
+         addresses; try 'trunkline demo --help'"
+    )
+}
+
+#[test]
+fn a_demo_whose_nodes_would_not_reach_each_other_is_refused_before_anything_is_opened() {
+    let (client, server) = (address().to_string(), address().to_string());
+    let words = ["demo", "--client", &client, "--server", &server];
+    let said = complaint(&run(&[&words[..], &["--port", "xdp"]].concat()), 2);
+    assert_eq!(said, apart("xdp", [&client, &server]));
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn nodes_of_one_host_reach_each_other_by_frames_on_the_loop_alone() {
+    let demo = "$TRUNKLINE demo --qps 10 --port packet --json";
+    let output = on_a_link(&format!(
+        "ip address add 10.7.0.1/32 dev lo
+        {demo} > /dev/null
+        exec {demo} --server 10.7.0.1"
+    ));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    for (port, server) in [
+        ("packet", "10.9.0.3"),
+        ("packet", "127.0.0.1"),
+        ("xdp", "10.8.0.1"),
+    ] {
+        let said = on_a_link(&format!(
+            "ip address add 10.9.0.3/24 dev near
+            ip link add other type veth peer name rest
+            ip address add 10.8.0.1/24 dev other
+            exec $TRUNKLINE demo --port {port} --client 10.9.0.1 --server {server}"
+        ));
+        assert_eq!(complaint(&said, 2), apart(port, ["10.9.0.1", server]));
     }
+    let output = on_a_link(
+        "ip address add 10.9.0.3/24 dev near
+        $TRUNKLINE bench lat --listen 10.9.0.1 --port packet --once > /dev/null 2>&1 &
+        until ss -Htln | grep -q 18515; do sleep 0.05; done
+        exec $TRUNKLINE bench lat --connect 10.9.0.1 --bind 10.9.0.3 --port packet --timeout 1 \
+            --json",
+    );
+    let said = complaint(&output, 1);
+    let says = "10.9.0.1 does not answer: nodes on raw frames (packet) do not reach other nodes";
+    assert!(said.contains(says), "{said}");
 }
 
 /// The kinds that `trunkline ports --json` says work, with their workers.
@@ -311,4 +360,25 @@ fn ports_says_what_is_wrong_with_an_address() {
     let output = run(&["ports", "--address", &own, "--json"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(working(&output)[0].0, "udp");
+}
+
+#[test]
+fn ports_refuses_an_address_that_no_node_can_have_in_the_words_of_nodes() {
+    let own = address().to_string();
+    for at in [
+        "0.0.0.0",
+        "::",
+        "::ffff:0.0.0.0",
+        "224.0.0.1",
+        "255.255.255.255",
+        "fe80::1",
+    ] {
+        let said = complaint(&run(&["ports", "--address", at]), 2);
+        let why = said.strip_prefix("--address: ").unwrap();
+        let why = why.strip_suffix("; try 'trunkline ports --help'").unwrap();
+        let node = run(&["serve", "--socket", "@none", "--address", at]);
+        let node = complaint(&node, 1);
+        assert!(node.ends_with(why), "{node}: {said}");
+    }
+    assert!(run(&["ports", "--address", &own]).status.success());
 }

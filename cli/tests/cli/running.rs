@@ -29,7 +29,7 @@ impl User {
 
     /// The environment of this user.
     pub(crate) fn known_to<'a>(&self, command: &'a mut Command) -> &'a mut Command {
-        for name in ["TRUNKLINE_SOCKET", "TRUNKLINE_ADDRESS"] {
+        for name in ["TRUNKLINE_SOCKET", "TRUNKLINE_ADDRESS", "TRUNKLINE_PORT"] {
             command.env_remove(name);
         }
         command
@@ -362,6 +362,15 @@ fn the_variables_of_the_environment_are_heeded_and_empty_ones_are_not() {
         says.starts_with("TRUNKLINE_ADDRESS: 'x' is no IP address"),
         "{says}"
     );
+    // What carries packets is nobody's business where no service is to be started.
+    let pigeon = ("TRUNKLINE_PORT", "pigeon");
+    let set = [("TRUNKLINE_SOCKET", socket.trim()), pigeon];
+    assert_eq!(text(&run(&set, &script).stdout), socket);
+    let says = complaint(&run(&[pigeon], &["--address", &address, "true"]), 2);
+    assert!(
+        says.starts_with("TRUNKLINE_PORT: no port is called \"pigeon\""),
+        "{says}"
+    );
     let says = complaint(&run(&[], &["--socket", "/nowhere/at", "true"]), 1);
     assert_eq!(
         says,
@@ -453,4 +462,26 @@ fn unmodified_programs_find_the_device_and_each_other() {
         text(&ended.stderr)
     );
     assert_eq!(wait(&mut server), Some(0));
+}
+
+#[test]
+fn services_that_cannot_share_an_interface_are_refused_before_one_is_started() {
+    let (user, second) = (User::new(), address().to_string());
+    let first = user.address.to_string();
+    let both = ["--address", &second, "true"];
+    let says = format!(
+        "--port: xdp takes an interface for one node, and lo has both {first} and {second}: give \
+         addresses of two interfaces, or another kind of port; try 'trunkline run --help'"
+    );
+    let refused = user.run("0", &[&["--port", "xdp"], &both[..]].concat());
+    assert_eq!(complaint(&refused, 2), says);
+    let mut command = user.command("0", &both);
+    let refused = command.env("TRUNKLINE_PORT", "xdp").output().unwrap();
+    assert_eq!(complaint(&refused, 2), says);
+    assert!(user.services().is_empty());
+    // Services that run keep the ports that they have.
+    for port in ["udp", "xdp"] {
+        let output = user.run("60", &[&["--port", port], &both[..]].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }
 }

@@ -118,6 +118,7 @@ fn programs_of_two_services_talk_and_stat_shows_them() {
     exchange(&a, &b);
     let seen = near.stat();
     assert_eq!(seen["pid"], Value::from(near.child.id()));
+    assert_eq!(seen["port"], "udp");
     let service = &seen["service"];
     assert_eq!(service["client_count"], Value::from(1));
     assert_eq!(service["socket"], Value::from(path.as_str()));

@@ -23,6 +23,7 @@ fn looking_once_shows_what_a_node_has_done() {
     let seen = object(&text(&output.stdout));
     assert_eq!(seen["address"], Value::from(node.as_str()));
     assert_eq!(seen["pid"], Value::from(std::process::id()));
+    assert_eq!(seen["port"], "udp");
     assert_eq!(seen["steps"]["node_open"]["count"], Value::from(opened));
     assert!(seen["steps"]["node_open"]["p99_us"].as_f64().unwrap() > 0.0);
     assert!(seen["handshakes"]["established"].as_u64().unwrap() > 0);

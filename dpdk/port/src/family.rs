@@ -80,6 +80,11 @@ impl PortSource for DpdkSpec {
         (!is_pair).then_some("dpdk:ring joins two, or give another kind of port")
     }
 
+    fn stays_in_process(&self) -> Option<&'static str> {
+        let is_pair = self.device().driver() == Driver::Ring;
+        is_pair.then_some("use `trunkline demo`, or dpdk:net_memif")
+    }
+
     fn open(
         &self,
         request: &PortRequest,

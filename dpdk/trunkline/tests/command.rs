@@ -66,6 +66,31 @@ fn what_is_wrong_with_an_address_is_said_of_every_kind_of_port() {
 }
 
 #[test]
+fn ports_of_dpdk_are_told_to_be_there_and_not_to_work() {
+    let output = run(&["ports", "--address", "127.0.0.1"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let said = text(&output.stdout).trim_end();
+    let line = said.lines().last().unwrap_or_default().trim();
+    assert!(line.starts_with("there is DPDK "), "{said}");
+    let tried = "; a device is tried when a node is opened on it";
+    assert!(line.ends_with(tried), "{said}");
+    let output = run(&["ports", "--address", "127.0.0.1", "--json"]);
+    let said = text(&output.stdout);
+    let family = said.split("\"dpdk:...\"").nth(1).expect(said);
+    assert!(family.starts_with(",\"works\":null"), "{said}");
+}
+
+#[test]
+fn bench_refuses_a_ring_at_once_as_its_ends_are_two_processes() {
+    for end in ["--listen", "--connect"] {
+        let output = run(&["bench", "lat", end, "10.9.0.1", "--port", "dpdk:ring"]);
+        let says = "--port: dpdk:ring joins two nodes of one process: use `trunkline demo`, or \
+            dpdk:net_memif; try 'trunkline bench --help'";
+        assert_eq!(complaint(&output, 2), says);
+    }
+}
+
+#[test]
 fn a_port_that_no_two_nodes_or_no_node_can_have_is_a_wrong_command_line() {
     for (port, why) in [
         ("net_memif0,role=server", "is a port of one node"),

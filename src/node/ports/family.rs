@@ -36,6 +36,12 @@ pub trait PortSource: fmt::Debug + fmt::Display + Send + Sync {
         None
     }
 
+    /// Whether both ends of such ports are in one process, and what helps who has two; `None`:
+    /// they need not be.
+    fn stays_in_process(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Opens a port for each worker.
     ///
     /// # Errors

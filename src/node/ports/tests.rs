@@ -69,6 +69,10 @@ impl PortSource for Pair {
         (self.0 == "alone").then_some("there is one")
     }
 
+    fn stays_in_process(&self) -> Option<&'static str> {
+        (self.0 == "inside").then_some("take another")
+    }
+
     fn open(
         &self,
         request: &PortRequest,
@@ -131,6 +135,39 @@ fn nodes_that_exclude_each_other_are_told_before_a_port_is_opened() {
     alone.check_together(&[first]).unwrap();
     let conflict = alone.check_together(&both).unwrap_err().to_string();
     assert_eq!(conflict, "memory:alone is a port of one node: there is one");
+}
+
+#[test]
+fn nodes_of_one_host_that_frames_do_not_join_are_told_before_a_port_is_opened() {
+    let loopback = [77, 78].map(|last| IpAddr::from([127, 0, 77, last]));
+    let foreign = [1, 2].map(|last| IpAddr::from([192, 0, 2, last]));
+    for kind in PortKind::BUILT_IN {
+        let within = kind.check_within_host(loopback);
+        assert_eq!(within.is_err(), kind == PortKind::Xdp, "{within:?}");
+        kind.check_within_host(foreign).unwrap();
+        kind.check_within_host([loopback[0], foreign[0]]).unwrap();
+    }
+}
+
+#[test]
+fn ports_that_stay_in_a_process_say_so() {
+    PortKind::add_family(&Memory);
+    for kind in PortKind::BUILT_IN {
+        kind.check_between_processes().unwrap();
+    }
+    let pair: PortKind = "memory:pair".parse().unwrap();
+    pair.check_between_processes().unwrap();
+    let inside: PortKind = "memory:inside".parse().unwrap();
+    let conflict = inside.check_between_processes().unwrap_err().to_string();
+    let said = "memory:inside joins two nodes of one process: take another";
+    assert_eq!(conflict, said);
+}
+
+#[test]
+fn what_auto_has_taken_is_what_a_port_is_called() {
+    let config = UdpConfig::new(IpAddr::from([127, 0, 77, 10]));
+    let opened = PortKind::Auto.open(&config, Workers::ONE).unwrap();
+    assert_eq!(opened.name, "udp");
 }
 
 #[test]

@@ -30,6 +30,10 @@ const PREFIX: &str = "trunkline/";
 pub struct Status {
     /// Its address.
     pub address: IpAddr,
+    /// What carries its packets, by the names of [`PortKind`](crate::PortKind), with that which
+    /// `auto` has taken; `own`: ports that its program has made.
+    #[serde(default = "unknown")]
+    pub port: String,
     /// The process that it is in.
     pub pid: u32,
     /// Nanoseconds since it started.
@@ -53,6 +57,11 @@ pub struct Status {
     /// The service that carries other programs by the node, if one does.
     #[serde(default)]
     pub service: Option<ServiceStatus>,
+}
+
+/// What carries the packets of a node that does not say so, as those of earlier versions.
+fn unknown() -> String {
+    "unknown".to_owned()
 }
 
 /// Steps of setting up connections that are timed.

@@ -18,6 +18,8 @@ pub(crate) const MOST_TOLD: usize = 256;
 #[derive(Debug)]
 pub(crate) struct Source {
     pub(crate) address: IpAddr,
+    /// What carries its packets.
+    pub(crate) port: String,
     pub(crate) started: Instant,
     /// What connection management and engine of each worker count.
     pub(crate) workers: Vec<(Arc<Recorder>, Arc<LiveCounters>)>,
@@ -44,6 +46,7 @@ impl Source {
         let named = counters.named();
         Status {
             address: self.address,
+            port: self.port.clone(),
             pid: std::process::id(),
             uptime_ns: self.started.elapsed().as_nanos() as u64,
             cm,

@@ -7,6 +7,7 @@ use super::watch::Watch;
 use super::{Carrier, Yardstick, YardstickEnd};
 use crate::bench::channel::{Channel, Message, VERSION};
 use crate::bench::client::{Plan, answer, print, reach};
+use crate::bench::failure::Ends;
 use crate::bench::histogram::Latencies;
 use crate::bench::latency;
 use crate::bench::params::{Mode, Side};
@@ -34,7 +35,11 @@ pub(crate) fn run(plan: &Plan, yardstick: Yardstick, interrupt: &Interrupt) -> R
         Some(address) => address,
         None => channel.local()?,
     };
-    let ends = (here, plan.server.ip());
+    let ends = Ends {
+        here,
+        there: plan.server.ip(),
+        port: plan.port.clone(),
+    };
     let mut watch = Watch::new(channel, interrupt, ends, plan.params.timeout);
     let mut carrier: Box<dyn Carrier> = match yardstick {
         Yardstick::Port => Box::new(meet_on_port(plan, here, &mut watch)?),

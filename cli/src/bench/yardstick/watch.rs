@@ -1,12 +1,11 @@
 //! What both ends look at now and then.
 
 use crate::bench::channel::{Channel, Message};
-use crate::bench::failure::silence;
+use crate::bench::failure::Ends;
 use crate::bench::idle::IdleTimer;
 use crate::bench::pace::{Look, Pace};
 use crate::interrupt::Interrupt;
 use anyhow::{Result, bail, ensure};
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// Looks for the end of a measurement.
@@ -18,26 +17,24 @@ pub(crate) struct Watch<'a> {
     pub(crate) interrupt: &'a Interrupt,
     /// The client has said that it is done.
     pub(crate) stopped: bool,
-    here: IpAddr,
-    there: IpAddr,
+    ends: Ends,
     pace: Pace,
     idle_timer: IdleTimer,
 }
 
 impl<'a> Watch<'a> {
-    /// Begins, between ends at the addresses `here` and `there`.
+    /// Begins.
     pub(crate) fn new(
         channel: Channel,
         interrupt: &'a Interrupt,
-        (here, there): (IpAddr, IpAddr),
+        ends: Ends,
         timeout: Duration,
     ) -> Self {
         Self {
             channel,
             interrupt,
             stopped: false,
-            here,
-            there,
+            ends,
             pace: Pace::new(),
             idle_timer: IdleTimer::new(timeout, Instant::now()),
         }
@@ -66,7 +63,7 @@ impl<'a> Watch<'a> {
             !self.idle_timer.is_over(look.now),
             "nothing moved for {:?}: {}",
             self.idle_timer.limit(),
-            silence(self.here, self.there)
+            self.ends.silence()
         );
         match self.channel.poll()? {
             None => Ok(()),

@@ -2,11 +2,13 @@
 
 use super::*;
 use crate::bench::channel::Channel;
+use crate::bench::failure::Ends;
 use crate::bench::params::{Controller, Op, Side};
 use crate::interrupt::Interrupt;
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use trunkline::PortKind;
 use trunkline_dataplane::fault::{Direction, Faults};
 use trunkline_dataplane::{Fault, MemoryConfig, MemoryPort};
 
@@ -35,7 +37,12 @@ fn watches(interrupt: &Interrupt) -> [Watch<'_>; 2] {
     let address = listener.local_addr().expect("it is bound");
     let stream = TcpStream::connect(address).expect("someone listens");
     let (other, _) = listener.accept().expect("someone connects");
-    let watch = |stream, other, ends| {
+    let watch = |stream, other, (here, there)| {
+        let ends = Ends {
+            here,
+            there,
+            port: PortKind::default(),
+        };
         let channel = Channel::new(stream, other, TIMEOUT).expect("it is connected");
         Watch::new(channel, interrupt, ends, TIMEOUT)
     };
