@@ -90,7 +90,12 @@ fn peers_of_a_dropped_node_hear_of_it_at_once() {
         };
         // It had nothing outstanding, and nobody is asked for a sign of life.
         wait_for_gone(&b.node, &qb);
-        assert_eq!(b.node.connection_count(), 0);
+        // Its connections end with it, by messages of their own; one that is idle lasts for longer.
+        let end = Instant::now() + Duration::from_secs(5);
+        while b.node.connection_count() > 0 {
+            assert!(Instant::now() < end, "a connection is left");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 
