@@ -24,14 +24,15 @@ pub(super) fn datagram(frame: &[u8], mac: Mac, address: IpAddr) -> Option<Roce<'
         IpAddr::V4(address) => v4(frame, mac, address),
         IpAddr::V6(address) => v6(frame, mac, address),
     };
-    found.filter(|found| may_come_from(found.path.src, address))
+    found.filter(|found| may_come_from(found.path.src, address, mac))
 }
 
 /// Whether what is for us may come from there: from one host that is not this one. What a node
-/// sends to itself never gets to a link, and what is of a loop stays there (RFC 1122, 3.2.1.3).
+/// sends to itself never gets to a link, and what is of a loop, which has no MAC address, stays
+/// there (RFC 1122, 3.2.1.3).
 #[inline]
-fn may_come_from(src: IpAddr, ours: IpAddr) -> bool {
-    src != ours && may_be_one_host(src) && (!src.is_loopback() || ours.is_loopback())
+fn may_come_from(src: IpAddr, ours: IpAddr, mac: Mac) -> bool {
+    src != ours && may_be_one_host(src) && (!src.is_loopback() || mac == Mac::default())
 }
 
 #[inline]

@@ -25,6 +25,22 @@ fn taken_apart(frame: &[u8], mac: Mac, address: IpAddr) -> Option<Roce<'_>> {
     })
 }
 
+#[test]
+fn on_a_loop_what_comes_from_a_loopback_address_is_for_any_address() {
+    let (loopback, none) = (IpAddr::from([127, 0, 0, 1]), Mac::default());
+    let mut ends = pair(FAMILIES[0]);
+    let [one, other] = &mut ends;
+    let path = Path {
+        src: loopback,
+        ..path(one, other.address)
+    };
+    let frame = Frame::for_datagram(none, none, &path, 1, &[7; 64]);
+    let mut bytes = vec![0; frame.length()];
+    frame.emit(&mut bytes);
+    let found = datagram(&bytes, none, other.address).unwrap();
+    assert_eq!((found.path.src, found.datagram.len()), (loopback, 64));
+}
+
 /// What a kernel drops as martian is not taken either.
 #[test]
 fn what_says_that_it_comes_from_no_host_or_from_us_is_malformed() {
