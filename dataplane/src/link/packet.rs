@@ -206,7 +206,12 @@ impl PacketDevice {
             self.stuck_since = None;
         }
         let since = *self.stuck_since.get_or_insert_with(Instant::now);
-        since.elapsed() > STUCK
+        let is_stuck = since.elapsed() > STUCK;
+        // What is given up makes room for others, which have as long.
+        if is_stuck {
+            self.stuck_since = None;
+        }
+        is_stuck
     }
 
     /// The id of the group that it is in.
