@@ -133,11 +133,14 @@ fn a_service_runs_on_raw_frames_and_its_programs_do_not_notice() {
 #[test]
 #[ignore = "needs root and network namespaces"]
 fn a_service_that_a_program_is_started_with_has_the_port_that_is_asked_for() {
-    // The kernel lists sockets of AF_PACKET, one a line.
+    // The kernel lists sockets of AF_PACKET, one a line below a first one. A service ends a little
+    // later than its last program.
     let show = "cat /proc/net/packet | wc -l";
+    let gone = format!("while test $({show}) -gt 1; do sleep 0.05; done");
     let output = on_a_link(&format!(
         "$TRUNKLINE run --address 10.9.0.1 --linger 0 sh -c '{show}'
         $TRUNKLINE run --address 127.0.0.1 --port packet --linger 0 sh -c '{show}'
+        {gone}
         TRUNKLINE_PORT=packet $TRUNKLINE run --address 127.0.0.2 --linger 0 sh -c '{show}'
         ! $TRUNKLINE run --address 10.9.0.1 --port carrier-pigeon true
         ! $TRUNKLINE run --address 10.9.0.7 --port packet true"
