@@ -144,6 +144,17 @@ impl PortKind {
         })
     }
 
+    /// What a node takes whose peers are all of its own host: [`Auto`](Self::Auto) is a socket
+    /// there, as raw frames from one address of a host to another leave by no interface but the
+    /// loop, and no driver of that does without copies.
+    #[must_use]
+    pub fn within_host(self) -> Self {
+        match self {
+            Self::Auto => Self::Udp,
+            other => other,
+        }
+    }
+
     /// Looks whether a node on a port of this kind reaches those of other processes.
     ///
     /// # Errors

@@ -25,6 +25,7 @@ impl WorkerHandle {
         let mut core = self.core_for_worker()?;
         // Whoever gets packets need not know whether there was something else to do.
         if before.is_none() && !fetched && core.is_idle(&**port) {
+            core.catch_up();
             drop(core);
             port.flush()?;
             self.heed(&mut port)?;

@@ -55,7 +55,7 @@ impl End {
         capture: Option<&Path>,
     ) -> Result<Self> {
         let builder = Node::builder()
-            .port(args.port.clone())
+            .port(args.port.clone().within_host())
             .drive(Drive::Inline)
             .pool(args.connections);
         let builder = capture::add(builder, capture)?;

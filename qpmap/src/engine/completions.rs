@@ -268,6 +268,11 @@ impl<W: RingMemory> Completions<W> {
         }
     }
 
+    /// Whether there are completions that programs do not see yet.
+    pub(crate) fn are_unpublished(&self) -> bool {
+        !self.unpublished.is_empty()
+    }
+
     /// Makes completions visible to programs; gives those that asked to be woken then, in the order
     /// in which queues got their first one. Called once per burst, so that a cache line goes to the
     /// program once.

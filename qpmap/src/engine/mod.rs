@@ -528,6 +528,11 @@ impl<P: Platform> Engine<P> {
         self.completions.publish()
     }
 
+    /// Whether [`publish`](Self::publish) would show programs something.
+    pub fn has_completions(&self) -> bool {
+        self.completions.are_unpublished()
+    }
+
     /// Takes in what programs posted since the last call, as much as a round has time for, and goes
     /// on with what is to be done for many QPs.
     pub fn handle_doorbells(&mut self) {

@@ -141,7 +141,10 @@ fn nodes_that_exclude_each_other_are_told_before_a_port_is_opened() {
 fn nodes_of_one_host_that_frames_do_not_join_are_told_before_a_port_is_opened() {
     let loopback = [77, 78].map(|last| IpAddr::from([127, 0, 77, last]));
     let foreign = [1, 2].map(|last| IpAddr::from([192, 0, 2, last]));
+    assert_eq!(PortKind::Auto.within_host(), PortKind::Udp);
     for kind in PortKind::BUILT_IN {
+        let auto = kind == PortKind::Auto;
+        assert_eq!(kind.clone().within_host() == kind, !auto, "{kind}");
         let within = kind.check_within_host(loopback);
         assert_eq!(within.is_err(), kind == PortKind::Xdp, "{within:?}");
         kind.check_within_host(foreign).unwrap();

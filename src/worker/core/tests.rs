@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
-use crate::{Drive, Node};
+use crate::{Access, Cq, Drive, Mr, Node, QpOptions, RecvWr, SendWr};
 use std::net::{IpAddr, Ipv4Addr};
 use trunkline_conn::egress::Egress;
 use trunkline_conn::ingress::{Arrival, Identification};
@@ -54,4 +54,110 @@ fn a_flood_of_packets_by_another_worker_leaves_a_worker_half_of_each_round_for_i
         assert!(taken <= 2 * BURST as u64, "{taken} in a round");
     }
     assert_eq!(received(), 2 * EACH, "in as many rounds as its own take");
+}
+
+/// One of two nodes that a cable joins, and a QP to the other one.
+struct End {
+    node: Node,
+    cq: Cq,
+    qp: Qp,
+    mr: Mr,
+}
+
+impl End {
+    fn new(last: u8, port: MemoryPort) -> Self {
+        let address = IpAddr::V4(Ipv4Addr::new(10, 9, 0, last));
+        let builder = Node::builder().address(address).drive(Drive::Inline);
+        let node = builder.build_on(Box::new(port)).unwrap();
+        let pd = node.alloc_pd();
+        let cq = node.create_cq(256).unwrap();
+        let mr = pd.register(64, Access::ALL).unwrap();
+        let qp = pd.create_qp(&cq, &cq, &QpOptions::default()).unwrap();
+        Self { node, cq, qp, mr }
+    }
+
+    fn pair() -> [Self; 2] {
+        let (first, second) = MemoryPort::pair(MemoryConfig::default());
+        let ends = [Self::new(2, first), Self::new(3, second)];
+        ends[0].qp.connect(ends[1].qp.address()).unwrap();
+        ends[1].qp.connect(ends[0].qp.address()).unwrap();
+        // The first message opens a connection.
+        ends[1].receive();
+        ends[0].send();
+        let (mut completed, mut idle) = ([0, 0], 0);
+        while completed != [1, 1] || idle < 100 {
+            let worked = ends.each_ref().map(End::round);
+            idle = if worked == [false; 2] { idle + 1 } else { 0 };
+            for (completed, end) in completed.iter_mut().zip(&ends) {
+                *completed += end.completed();
+            }
+        }
+        ends
+    }
+
+    fn receive(&self) {
+        let sges = [self.mr.sge(0, 8)];
+        self.qp.post_recv(&[RecvWr::new().sges(&sges)]).unwrap();
+    }
+
+    fn send(&self) {
+        let sges = [self.mr.sge(0, 8)];
+        let request = SendWr::send().sges(&sges).signaled();
+        self.qp.post_send(&[request]).unwrap();
+    }
+
+    fn round(&self) -> bool {
+        self.node.shared.handle(0).round().unwrap()
+    }
+
+    fn sent(&self) -> u64 {
+        self.node.shared.handle(0).counters.sent.get()
+    }
+
+    fn completed(&self) -> u32 {
+        let mut completed = 0;
+        while self.cq.poll_one().unwrap().is_some() {
+            completed += 1;
+        }
+        completed
+    }
+}
+
+#[test]
+fn a_message_is_seen_before_what_else_its_round_would_do() {
+    let [from, to] = End::pair();
+    for _ in 0..3 {
+        to.receive();
+        from.send();
+        from.round();
+        let before = to.sent();
+        assert!(to.round());
+        assert!(to.node.shared.handle(0).core().unwrap().is_behind);
+        assert_eq!((to.completed(), to.sent()), (1, before));
+        // It is not forgotten what was left.
+        while to.round() {}
+        assert!(!to.node.shared.handle(0).core().unwrap().is_behind);
+        while from.completed() == 0 {
+            from.round();
+            to.round();
+        }
+    }
+}
+
+/// There is something to receive in each round.
+#[test]
+fn messages_that_come_one_by_one_do_not_keep_a_worker_from_its_answers() {
+    const MESSAGES: u32 = 100;
+    let [from, to] = End::pair();
+    let (mut answered, mut seen) = (0, 0);
+    for _ in 0..MESSAGES {
+        to.receive();
+        from.send();
+        from.round();
+        to.round();
+        answered += from.completed();
+        seen += to.completed();
+    }
+    assert_eq!(seen, MESSAGES);
+    assert!(answered >= MESSAGES / 2, "{answered} of {MESSAGES}");
 }
