@@ -10,7 +10,7 @@
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use std::time::{Duration, Instant};
 use trunkline_benches::engine::Sender;
-use trunkline_benches::turns::Turns;
+use trunkline_pieces::turns::Turns;
 
 fn scheduler(c: &mut Criterion) {
     let mut group = c.benchmark_group("scheduler");

@@ -1,15 +1,15 @@
 //! The engine alone: two of them on a memory pair, one thread driving both ends.
 
-use crate::pair::{Ends, PairConfig};
 use crate::rounds::alternate;
 use crate::{Measurement, Setting};
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use trunkline_conn::egress::Egress;
-use trunkline_conn::mem::{RegionMemory, Sge};
+use trunkline_conn::mem::RegionMemory;
 use trunkline_conn::work::{Completion, Remote, SendFlags, SendOp, Status};
 use trunkline_dataplane::{MemoryConfig, MemoryPort, Port, Region};
+use trunkline_pieces::pair::{Ends, PairConfig, send};
 use trunkline_qpmap::wqe::{RecvWr, SendWr};
 use trunkline_wire::{Bth, Crc, IpFields, Path, SrcExt};
 
@@ -188,19 +188,6 @@ impl Sender {
         self.settle();
         assert!(count > 0, "nothing moved");
         count as f64 / seconds
-    }
-}
-
-/// A signalled SEND of a QP.
-pub(crate) fn send(qp: usize, sges: &[Sge]) -> SendWr<'_> {
-    let flags = SendFlags::SIGNALED;
-    SendWr {
-        wr_id: qp as u64,
-        op: SendOp::Send,
-        flags,
-        sges,
-        inline: None,
-        route: 0,
     }
 }
 

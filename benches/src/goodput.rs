@@ -110,7 +110,7 @@ fn goodput(faults: Faults, plain: bool, load: Load, length: u64) -> f64 {
 }
 
 /// Posts the WRITE that has the `at`-th part of the memory.
-fn post(ends: &crate::pair::Ends, load: Load, at: usize) {
+fn post(ends: &trunkline_pieces::pair::Ends, load: Load, at: usize) {
     let [near, far] = &ends.nodes;
     let remote = Remote {
         addr: far.sge(at * load.bytes, 0).addr,

@@ -6,12 +6,12 @@
 //! wrong.
 
 use crate::Measurement;
-use crate::pair::{Ends, RingMemory};
 use crate::rounds::percentile;
 use crate::virtual_link::{Faults, VirtualLink};
 use std::sync::Arc;
 use trunkline_conn::time::{Instant, MICROSECOND, MILLISECOND};
 use trunkline_conn::work::{Completion, Remote, SendFlags, SendOp, Status, WorkOpcode};
+use trunkline_pieces::pair::{Ends, RingMemory};
 use trunkline_qpmap::QpInit;
 use trunkline_qpmap::cq::CompletionQueue;
 use trunkline_qpmap::queue::SharedRecvQueue;

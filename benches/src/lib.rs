@@ -5,7 +5,6 @@
 //! | [`engine`] | two engines on a memory pair, one thread driving both |
 //! | [`scale`] | the same with 100,000 QPs |
 //! | [`resident`] | memory of idle QPs |
-//! | [`turns`] | the scheduler alone |
 //! | [`goodput`] | WRITEs over a modelled link that loses or reorders packets |
 //! | [`connect`] | connections opened by RDMA-CM |
 //! | [`isolation`] | calls over the same link, beside QPs in trouble |
@@ -31,7 +30,6 @@ pub mod goodput;
 pub mod isolation;
 pub mod link;
 pub mod machine;
-pub mod pair;
 pub mod parts;
 mod place;
 pub mod probes;
@@ -43,7 +41,6 @@ pub mod scale;
 pub mod send64;
 pub mod served;
 pub mod storm;
-pub mod turns;
 pub mod udp;
 pub mod virtual_link;
 pub mod warm;

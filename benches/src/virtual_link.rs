@@ -4,12 +4,12 @@
 //! Each direction sends one packet after another at [`RATE_GBPS`] and carries it for
 //! [`PROPAGATION_NS`]; then it may get lost, or late. Programs and engines take no time.
 
-use crate::pair::{Ends, PairConfig};
 use std::collections::{BTreeMap, VecDeque};
 use trunkline_conn::control::CongestionControl;
 use trunkline_conn::egress::{Egress, Slot};
 use trunkline_conn::ingress::{Arrival, Identification};
 use trunkline_conn::time::{Instant, MICROSECOND};
+use trunkline_pieces::pair::{Ends, PairConfig};
 use trunkline_testkit::Rng;
 use trunkline_wire::Path;
 

@@ -113,16 +113,42 @@ fn shown(command: &Command) -> String {
         .join(" ")
 }
 
-/// Builds programs of the workspace with optimization; gives the folder that they are in.
+/// Programs that every run of the tests takes with optimization.
+pub(crate) const RELEASED: [&str; 4] = [
+    "trunkline",
+    "trunkline-sim",
+    "trunkline-interop",
+    "hot-pieces",
+];
+
+/// Whom cargo chooses with these words has these programs, and the library for verbs programs.
 ///
-/// The features of a dependency are those that all who are chosen ask for. So whatever is built is
-/// chosen from the whole workspace: chosen by its package alone it would have dependencies of its
-/// own.
+/// The features of a dependency are those that all who are chosen ask for. Chosen by its package
+/// alone, each would have dependencies of its own; chosen from the whole workspace, all would wait
+/// for what benchmarks ask for.
+pub(crate) const CHOOSE_RELEASED: [&str; 10] = [
+    "--package",
+    "trunkline-cli",
+    "--package",
+    "trunkline-sim",
+    "--package",
+    "trunkline-interop",
+    "--package",
+    "trunkline-pieces",
+    "--package",
+    "trunkline-verbs",
+];
+
+/// Builds programs of the workspace with optimization; gives the folder that they are in.
 ///
 /// # Errors
 /// One of them cannot be built.
 pub(crate) fn build_release(programs: &[&str], limit: Option<Duration>) -> Result<PathBuf> {
-    let mut command = cargo(&["build", "--quiet", "--release", "--workspace"]);
+    let mut command = cargo(&["build", "--quiet", "--release"]);
+    match programs.iter().all(|program| RELEASED.contains(program)) {
+        true => command.args(CHOOSE_RELEASED),
+        false => command.arg("--workspace"),
+    };
     for program in programs {
         command.args(["--bin", program]);
     }

@@ -22,6 +22,7 @@ const GRPC: &str = "trunkline-grpc";
 const GRPC_PROTOS: &str = "trunkline-grpc-protos";
 const CLI: &str = "trunkline-cli";
 const VERBS: &str = "trunkline-verbs";
+const PIECES: &str = "trunkline-pieces";
 const SIM: &str = "trunkline-sim";
 const TESTKIT: &str = "trunkline-testkit";
 
@@ -43,6 +44,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (CLI, &[WIRE, DATAPLANE, ROOT]),
     (VERBS, &[DATAPLANE, ROOT]),
     (SIM, &[WIRE, CONN, QPMAP, CM, DATAPLANE, ROOT]),
+    (PIECES, &[WIRE, CONN, QPMAP, CM, DATAPLANE]),
     (
         "trunkline-benches",
         &[
@@ -56,6 +58,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             RPC,
             GRPC,
             GRPC_PROTOS,
+            PIECES,
             SIM,
             TESTKIT,
         ],

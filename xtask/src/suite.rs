@@ -40,14 +40,6 @@ pub(crate) struct Options {
     only: Vec<String>,
 }
 
-/// What is run with optimizations.
-const PROGRAMS: [&str; 4] = [
-    "trunkline",
-    "trunkline-sim",
-    "trunkline-interop",
-    "hot-pieces",
-];
-
 /// Benchmarks of a service that say what is wanted of it.
 const SERVED: [&str; 5] = [
     "served_write64k",
@@ -112,7 +104,7 @@ const STEPS: &[Step] = &[
         quietly(command, s)
     }),
     step("release", 240, |s| {
-        cargo::build_release(&PROGRAMS, Some(s.limit))?;
+        cargo::build_release(&cargo::RELEASED, Some(s.limit))?;
         verbs::build(&verbs::Options::release())?;
         Ok(Outcome::Passed(String::new()))
     }),

@@ -57,13 +57,14 @@ impl Options {
 /// It cannot be built; a name of the map is in no object.
 pub(crate) fn build(options: &Options) -> Result<PathBuf> {
     let profile = options.profile.as_str();
-    // What else is built of the workspace with this profile has the same dependencies then.
-    let mut command = cargo::cargo(&["build", "--quiet", "--workspace", "--lib"]);
-    command.args(["--profile", profile]);
-    if profile == "dev" {
+    // What else is built with this profile has the same dependencies then.
+    let mut command = cargo::cargo(&["build", "--quiet", "--lib", "--profile", profile]);
+    match profile {
+        "release" => command.args(cargo::CHOOSE_RELEASED),
         // Tests ask for more of dependencies than libraries do; these are the ones that run it.
-        command.args(["--test", "programs"]);
-    }
+        "dev" => command.args(["--workspace", "--test", "programs"]),
+        _ => command.arg("--workspace"),
+    };
     cargo::run(command, None)?;
     let target = cargo::target_dir()?;
     let built = if profile == "dev" { "debug" } else { profile };

@@ -2,11 +2,11 @@
 //! sends.
 
 use std::net::{IpAddr, Ipv4Addr};
-use trunkline_benches::pair::Embedded;
 use trunkline_conn::egress::{Egress, Slot};
 use trunkline_conn::ingress::{Arrival, Identification};
 use trunkline_conn::secret::Secret;
 use trunkline_conn::time::{Instant, SECOND};
+use trunkline_pieces::pair::Embedded;
 use trunkline_qpmap::{Config, ConnId, ConnectionParams, Engine, PeerIdentity};
 use trunkline_wire::{
     Bth, Gid, IpFields, Opcode, Path, Psn, Qpn, ROCE_PORT, SrcExt, Workers, icrc,

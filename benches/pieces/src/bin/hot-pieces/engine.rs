@@ -2,10 +2,10 @@
 //! of a connection. Time is a count of rounds.
 
 use std::hint::black_box;
-use trunkline_benches::pair::{Ends, PairConfig};
-use trunkline_benches::turns::Turns;
 use trunkline_conn::time::{Instant, MICROSECOND, SECOND};
 use trunkline_conn::work::{Completion, SendFlags, SendOp, Status};
+use trunkline_pieces::pair::{Ends, PairConfig};
+use trunkline_pieces::turns::Turns;
 use trunkline_qpmap::wqe::{RecvWr, SendWr};
 
 /// QPs that take turns on one connection.

@@ -1,8 +1,7 @@
 //! The scheduler alone: many flows of one connection with something to send, into a port that
 //! merely gives room. What was sent is delivered between the measured parts.
 
-use crate::engine::send;
-use crate::pair::{End, Ends, PairConfig};
+use crate::pair::{End, Ends, PairConfig, send};
 use trunkline_conn::egress::{Egress, Slot};
 use trunkline_conn::time::{Instant, MICROSECOND};
 use trunkline_conn::work::Completion;

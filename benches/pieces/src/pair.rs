@@ -7,6 +7,7 @@ use trunkline_conn::control::CongestionControl;
 use trunkline_conn::mem::{Access, PdId, RegionMemory, Sge};
 use trunkline_conn::secret::Secret;
 use trunkline_conn::time::{Instant, MICROSECOND};
+use trunkline_conn::work::{SendFlags, SendOp};
 use trunkline_dataplane::{MemoryConfig, MemoryPort, Port, Region};
 use trunkline_qpmap::cq::CompletionQueue;
 use trunkline_qpmap::wqe::{RecvWr, SendWr};
@@ -379,5 +380,18 @@ impl End {
         if self.plain {
             self.engine.peer_is_ibta(peer.into());
         }
+    }
+}
+
+/// A signalled SEND of a QP.
+pub fn send(qp: usize, sges: &[Sge]) -> SendWr<'_> {
+    let flags = SendFlags::SIGNALED;
+    SendWr {
+        wr_id: qp as u64,
+        op: SendOp::Send,
+        flags,
+        sges,
+        inline: None,
+        route: 0,
     }
 }
