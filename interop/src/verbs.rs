@@ -1,7 +1,7 @@
 //! Every operation in both directions, with messages of every length, all bytes checked.
 
 use crate::pair::{Pair, Place, Terms, Way};
-use crate::station::{MARGIN, Op, Post, Station};
+use crate::station::{MARGIN, Missing, Op, Post, Station};
 use crate::suite::Case;
 use anyhow::{Result, ensure};
 use std::time::Duration;
@@ -11,6 +11,9 @@ const MIB: usize = 1 << 20;
 /// Longest message.
 pub(crate) const LONGEST: usize = 8 * MIB;
 const IMM: u32 = 0x0102_0304;
+/// On UC a message that loses a packet is gone, and whoever receives is slow for a moment where
+/// other programs run: a case begins anew so often, with QPs of its own.
+const UC_TRIES: u32 = 3;
 /// Cookie of receives; that of requests is 1.
 const RECEIVE: u64 = 100;
 
@@ -72,8 +75,22 @@ pub(crate) const fn target(length: usize) -> usize {
 
 fn transfers(place: Place, kind: QpType, mtu: u16, way: Way, op: Op, full: bool) -> Result<()> {
     let size = target(LONGEST) + LONGEST;
-    let mut pair = Pair::open(place, &Terms::new(kind, mtu, size))?;
-    in_turn(&mut pair, way, op, lengths(mtu.into(), full))
+    let mut tries = if kind == QpType::Uc { UC_TRIES } else { 1 };
+    loop {
+        let mut pair = Pair::open(place, &Terms::new(kind, mtu, size))?;
+        let result = in_turn(&mut pair, way, op, lengths(mtu.into(), full));
+        tries -= 1;
+        match result {
+            Err(error) if tries > 0 && is_lost(&error, op) => println!("    again: {error:#}"),
+            result => return result,
+        }
+    }
+}
+
+/// Whether a message on UC was lost. That of a WRITE shows in nothing but its bytes; whether these
+/// are right where all came is asked of the WRITE with immediate data.
+fn is_lost(error: &anyhow::Error, op: Op) -> bool {
+    op == Op::Write || error.is::<Missing>()
 }
 
 /// One message of each length, and nothing more.
@@ -340,4 +357,19 @@ pub(crate) fn batch(from: &mut dyn Station, to: &mut dyn Station, replay_epoch: 
         sink.check(high(at), length(at), seed(at))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::{Context, anyhow};
+
+    #[test]
+    fn what_is_missing_is_known_by_whatever_is_said_of_it() {
+        let missing = None::<()>.context(Missing("here"));
+        let missing = missing.expect_err("none").context("8 bytes");
+        assert!(is_lost(&missing, Op::Send), "{missing:#}");
+        let wrong = anyhow!("byte 7 of 8 is wrong");
+        assert!(!is_lost(&wrong, Op::Send) && is_lost(&wrong, Op::Write));
+    }
 }
