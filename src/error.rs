@@ -45,6 +45,19 @@ pub enum Error {
         /// What it says.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// A port carries less than a message of connection management.
+    #[error(
+        "port {port} carries {carries} bytes behind a UDP header, and connection management takes \
+         {least}: raise the MTU of its interface by {}", least - carries
+    )]
+    TooNarrow {
+        /// What it is called.
+        port: String,
+        /// Bytes of the largest datagram.
+        carries: usize,
+        /// Bytes that it takes.
+        least: usize,
+    },
     /// The operating system refused memory, a descriptor or a thread.
     #[error("{call}: {source}")]
     System {

@@ -12,6 +12,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
+use trunkline_cm::gsi;
 use trunkline_dataplane::link::Device;
 use trunkline_dataplane::{
     InterfaceName, LinkAddress, LinkConfig, LinkOpenError, LinkPort, PacketDevice, UdpConfig,
@@ -201,8 +202,21 @@ impl PortKind {
     /// Opens a port of this kind for each worker.
     ///
     /// # Errors
-    /// The address cannot be had, or the system lacks what this kind takes.
+    /// The address cannot be had, or the system lacks what this kind takes; the path of the address
+    /// is too narrow.
     pub(super) fn open(&self, config: &UdpConfig, workers: Workers) -> Result<Opened, Error> {
+        let opened = self.open_any(config, workers)?;
+        match opened.ports[0].capabilities().max_datagram {
+            gsi::LEN.. => Ok(opened),
+            carries => Err(Error::TooNarrow {
+                port: opened.name,
+                carries,
+                least: gsi::LEN,
+            }),
+        }
+    }
+
+    fn open_any(&self, config: &UdpConfig, workers: Workers) -> Result<Opened, Error> {
         match self {
             Self::Udp => {
                 let group = UdpPort::open_group(config, workers)?;

@@ -176,6 +176,14 @@ fn a_port_that_cannot_be_had_says_what_is_missing() {
             assert!(said.contains(part), "{words}: {said}");
         }
     }
+    for port in ["udp", "packet", "xdp"] {
+        let set = "ip link set near mtu 300";
+        let serve = format!("$TRUNKLINE serve --socket @a --address 10.9.0.1 --port {port}");
+        let said = complaint(&on_a_link(&format!("{set}; exec {serve}")), 1);
+        let why = "carries 272 bytes behind a UDP header, and connection management takes 280: \
+                   raise the MTU of its interface by 8";
+        assert!(said.contains(&format!("port {port} {why}")), "{said}");
+    }
 }
 
 #[test]
