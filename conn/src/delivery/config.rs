@@ -132,8 +132,11 @@ pub struct AckInfo<'a> {
     pub echo: u32,
     /// Count of CE-marked packets the peer has received, where told.
     pub ce: Option<u32>,
-    /// Time the peer held the echoed packet, in ns; 0 in piggybacked acknowledgements.
+    /// Time for which the hosts had the echoed packet, or the acknowledgement, and did not look at
+    /// it, in ns.
     pub delay_ns: u32,
+    /// The part of it for which the acknowledgement waited here.
+    pub waited_ns: u32,
 }
 
 /// What an acknowledgement moved.

@@ -10,6 +10,7 @@ mod ack;
 mod large;
 mod timeout;
 mod urgent;
+mod waits;
 
 pub(super) use ack::check;
 
@@ -24,6 +25,7 @@ use crate::control::{CongestionControl, Control, Controller, Start};
 use crate::time::{Instant, MILLISECOND};
 use large::Large;
 use urgent::Urgent;
+use waits::Waits;
 
 /// What is kept of a packet in flight.
 #[derive(Clone, Copy, Debug)]
@@ -137,6 +139,9 @@ pub(super) struct Sender<I> {
     pacer: Pacer,
     control: Controller,
     cwnd: u64,
+    waits: Waits,
+    /// Bytes that may count as in flight.
+    allowed: u64,
     large: Large,
 }
 
@@ -190,6 +195,8 @@ impl<I: Copy> Sender<I> {
             pacer: Pacer::default(),
             control: Controller::new(CongestionControl::None, &start),
             cwnd: 0,
+            waits: Waits::default(),
+            allowed: 0,
             large: Large::default(),
         }
     }
@@ -232,6 +239,7 @@ impl<I: Copy> Sender<I> {
         (self.grant, self.probes, self.dead, self.bytes_since_ack_req) = (0, 0, false, 0);
         (self.stalled_at, self.worn_out) = (None, false);
         self.large = Large::default();
+        self.waits = Waits::default();
         self.refresh_control();
     }
 
@@ -248,6 +256,8 @@ impl<I: Copy> Sender<I> {
         self.cwnd = self.control.window();
         // No more than a queue of a quarter of the path holds.
         let most = self.control.burst();
+        // Where queues are short, bursts are, and what is acknowledged makes room for one.
+        self.allowed = self.cwnd + self.waits.part_of(self.cwnd).min(most);
         let burst = (self.cwnd / 8).min(most);
         // Four acknowledgements per window keep a sender going that has filled it. There are more
         // where bursts must be short: what one of them acknowledges may leave at once.
@@ -268,7 +278,9 @@ impl<I: Copy> Sender<I> {
             self.wake(now);
         }
         let room = self.numbers().saturating_sub(self.kept_numbers());
-        let bytes = self.cwnd.saturating_sub(self.in_flight + self.lost_bytes);
+        let bytes = self
+            .allowed
+            .saturating_sub(self.in_flight + self.lost_bytes);
         self.grant = 0;
         if room == 0 || bytes == 0 || self.dead {
             self.pacer.kept();
@@ -394,7 +406,7 @@ impl<I: Copy> Sender<I> {
             urgent,
             ..
         } = *self.flight.get(number);
-        let over = self.in_flight > 0 && self.in_flight + u64::from(bytes) > self.cwnd;
+        let over = self.in_flight > 0 && self.in_flight + u64::from(bytes) > self.allowed;
         let passes = self.probes > 0 || urgent && self.urgent.may_pass();
         if !passes && (over || self.pacer.allowance(now) == 0) {
             return None;

@@ -238,6 +238,7 @@ impl<P: Platform> Engine<P> {
             echo: packet.ext.echo(),
             ce: Some(payload.ce_count),
             delay_ns: payload.delay_ns.saturating_add(waited_ns),
+            waited_ns,
         };
         self.apply_ack(now, conn, &info);
         let told = packet.ext.generation();
@@ -258,6 +259,7 @@ impl<P: Platform> Engine<P> {
             echo: packet.ext.echo(),
             ce: None,
             delay_ns: waited_ns,
+            waited_ns,
         };
         self.apply_ack(now, conn, &info);
     }

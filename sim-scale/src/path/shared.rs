@@ -98,6 +98,7 @@ impl Flow {
                     echo: *echo,
                     ce: Some(*ce),
                     delay_ns: *delay_ns,
+                    waited_ns: 0,
                 };
                 end.acknowledge(now, &ack);
                 false
@@ -109,6 +110,7 @@ impl Flow {
                     echo: stamp.echo,
                     ce: None,
                     delay_ns: 0,
+                    waited_ns: 0,
                 };
                 end.acknowledge(now, &ack);
                 let packet = Received {

@@ -214,10 +214,11 @@ impl<I: Copy> Sender<I> {
         if let Some((order, at)) = found.latest {
             let after = found.now.wrapping_sub(at);
             self.rack.delivered(order, after);
+            let after_ns = u64::from(after) << TICK_SHIFT;
             if let Some(rtt_ns) = rtt_ns {
-                let held = (u64::from(after) << TICK_SHIFT).saturating_sub(rtt_ns);
-                self.timers.held(now, held);
+                self.timers.held(now, after_ns.saturating_sub(rtt_ns));
             }
+            self.waits.sample(ack.waited_ns.into(), after_ns);
             if !is_after(self.round_end, order) {
                 round = true;
                 self.round_end = self.order;

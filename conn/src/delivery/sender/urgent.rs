@@ -142,6 +142,7 @@ mod tests {
             echo: 0,
             ce: None,
             delay_ns: 0,
+            waited_ns: 0,
         };
         let acked = connection.handle_ack(now, &ack, &mut |_| {});
         assert_eq!(acked.map(|acked| acked.lost), Ok(904));

@@ -69,6 +69,7 @@ impl Sender {
             echo: stamp.timestamp,
             ce: Some(self.marked),
             delay_ns: 0,
+            waited_ns: 0,
         };
         let acked = self.connection.handle_ack(self.now, &ack, &mut |_| {});
         acked.expect("only what was sent");

@@ -271,6 +271,7 @@ impl Bottleneck {
                     echo,
                     ce: Some(ce),
                     delay_ns,
+                    waited_ns: 0,
                 };
                 if let Flow::Ours(pair) = &mut self.flows[flow] {
                     let now = Instant::from_nanos(self.now);

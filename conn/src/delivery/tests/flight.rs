@@ -218,6 +218,7 @@ fn no_round_trip_is_taken_from_an_echo_that_cannot_be() {
             echo: tick(now).wrapping_sub((age as i64 >> 4) as u32),
             ce: None,
             delay_ns: delay,
+            waited_ns: 0,
         };
         let summary = connection.handle_ack(now, &ack, &mut |_| {}).expect(name);
         assert_eq!((summary.packets, summary.rtt_ns), (1, want), "{name}");

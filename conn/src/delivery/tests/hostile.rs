@@ -55,6 +55,7 @@ fn random_acknowledgements_never_settle_what_was_not_sent_and_never_twice() {
                     0
                 },
                 ce: (rng.below(2) == 0).then(|| rng.next() as u32),
+                waited_ns: rng.next() as u32,
                 delay_ns: rng.next() as u32,
             };
             let (in_flight, before) = (connection.in_flight(), acked.len());
@@ -95,6 +96,7 @@ fn an_acknowledgement_of_the_next_packet_to_be_sent_is_a_violation() {
         echo: 0,
         ce: None,
         delay_ns: 0,
+        waited_ns: 0,
     };
     let mut none = |_| panic!("nothing was sent");
     let next = u64::from(u32::MAX) - 1;
@@ -224,6 +226,7 @@ fn a_packet_that_alone_never_arrives_is_the_end_of_its_connection() {
                 echo: 0,
                 ce: None,
                 delay_ns: 0,
+                waited_ns: 0,
             };
             let known = connection.handle_ack(now, &ack, &mut |_| {});
             assert!(known.is_ok() || connection.is_dead());
@@ -251,6 +254,7 @@ fn no_more_packets_were_marked_than_arrived() {
         echo: 0,
         ce: Some(1_000_000),
         delay_ns: 0,
+        waited_ns: 0,
     };
     assert!(connection.handle_ack(now, &ack, &mut |_| {}).is_ok());
     assert_eq!(connection.stats().counters.marked, 4);
@@ -280,6 +284,7 @@ fn nothing_arrives_twice_however_close_to_0_the_numbers_begin() {
                 echo: 0,
                 ce: None,
                 delay_ns: 0,
+                waited_ns: 0,
             };
             let mut acked = Vec::new();
             for _ in 0..3 {

@@ -106,6 +106,7 @@ impl Scene {
             ce: (rng.below(2) == 0)
                 .then(|| [random, u32::MAX, random % 999][rng.below(3) as usize]),
             delay_ns: [0, 15, random, random >> 12, u32::MAX][rng.below(5) as usize],
+            waited_ns: 0,
         };
         let _ = self.connection.handle_ack(self.now, &ack, &mut |_| {});
         let packet = Received {

@@ -268,6 +268,7 @@ impl World {
                     echo,
                     ce: Some(ce),
                     delay_ns,
+                    waited_ns: 0,
                 };
                 end.acknowledge(now, &ack);
             }
@@ -278,6 +279,7 @@ impl World {
                     echo: stamp.echo,
                     ce: None,
                     delay_ns: 0,
+                    waited_ns: 0,
                 };
                 end.acknowledge(now, &ack);
                 let packet = Received {

@@ -120,6 +120,7 @@ impl Small {
             echo: self.latest,
             ce: None,
             delay_ns: 0,
+            waited_ns: 0,
         };
         connection
             .handle_ack(now, &ack, &mut |_| {})

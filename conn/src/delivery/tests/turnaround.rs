@@ -64,6 +64,7 @@ impl Sender {
             echo,
             ce: None,
             delay_ns: 0,
+            waited_ns: 0,
         };
         let heard = self.connection.handle_ack(self.now, &ack, &mut |_| {});
         heard.expect("only what was sent");

@@ -68,6 +68,7 @@ impl Bench {
             echo,
             ce: None,
             delay_ns: 0,
+            waited_ns: 0,
         };
         let acked = &mut self.acked;
         self.connection
@@ -716,6 +717,7 @@ fn an_older_count_of_marks_says_nothing_though_its_packet_is_news() {
             echo,
             ce: Some(ce),
             delay_ns: 0,
+            waited_ns: 0,
         };
         let heard = bench.connection.handle_ack(bench.now, &ack, &mut |_| {});
         assert!(heard.expect("only what was sent").packets > 0);
@@ -740,4 +742,57 @@ fn an_urgent_packet_that_was_late_leaves_the_next_loss_to_data() {
     assert_eq!(bench.again(), [104]);
     assert_eq!(bench.again(), []);
     assert!(bench.connection.ready_urgent(bench.now, &mut bench.pool));
+}
+
+/// Bytes in flight when the window is full, and the window, of a connection whose acknowledgements
+/// come so long after what they acknowledge, the last so many of which they waited at this end.
+fn filled(elapsed_us: u64, waited_us: u32) -> [u64; 2] {
+    let waited_ns = waited_us * MICROSECOND as u32;
+    let mut bench = Bench::new(Config {
+        first_tx: 100,
+        control: CongestionControl::Delay,
+        ..Config::default()
+    });
+    for _ in 0..100 {
+        let echo = bench.send(4).timestamp;
+        bench.now = bench.now + elapsed_us * MICROSECOND;
+        let ack = AckInfo {
+            cumulative: 100 + bench.connection.stats().counters.sent as u32,
+            sack: &[],
+            echo,
+            ce: None,
+            delay_ns: waited_ns,
+            waited_ns,
+        };
+        let heard = bench.connection.handle_ack(bench.now, &ack, &mut |_| {});
+        assert_eq!(heard.expect("only what was sent").packets, 4);
+    }
+    let mut kept = 0;
+    while kept < 20 {
+        match bench.connection.ready(bench.now, &mut bench.pool) {
+            0 => kept += 1,
+            _ => {
+                kept = 0;
+                let _ = bench.send(1);
+            }
+        }
+        bench.now = bench.now + MICROSECOND;
+    }
+    [
+        1000 * u64::from(bench.connection.in_flight()),
+        bench.connection.stats().window_bytes,
+    ]
+}
+
+#[test]
+fn what_acknowledgements_tell_that_wait_here_makes_room_for_more() {
+    let [in_flight, window] = filled(40, 0);
+    assert!(in_flight.abs_diff(window) <= 1000, "{in_flight}, {window}");
+    let [in_flight, window] = filled(40, 10);
+    let wanted = window + window / 4;
+    let near = in_flight.abs_diff(wanted) <= 2000;
+    assert!(near, "{in_flight} of {wanted}");
+    // Who looks too late does not get more to look at.
+    let [in_flight, window] = filled(400, 200);
+    assert!(in_flight.abs_diff(window) <= 1000, "{in_flight}, {window}");
 }

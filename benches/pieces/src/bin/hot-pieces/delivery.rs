@@ -34,6 +34,7 @@ pub(crate) fn send_and_acked(repetitions: u32) {
             echo,
             ce: Some(0),
             delay_ns: 0,
+            waited_ns: 0,
         };
         let _ = black_box(connection.handle_ack(now, &ack, &mut |item| {
             black_box(item);
