@@ -1,7 +1,6 @@
 //! An end of a QP pair, as the tests see it: ours, or the one in the guest.
 
 use anyhow::{Context, Result, bail, ensure};
-use std::fmt;
 use std::time::Duration;
 use trunkline::{Remote, Rkey, SendFlags, Status, WorkOpcode};
 
@@ -109,7 +108,7 @@ pub(crate) trait Station {
     /// The next completion.
     fn next(&mut self) -> Result<Done> {
         let done = self.wait(PATIENCE)?;
-        done.with_context(|| Missing(self.name()))
+        done.with_context(|| format!("no completion at {}", self.name()))
     }
 
     /// Checks that there is no completion.
@@ -118,16 +117,6 @@ pub(crate) trait Station {
             bail!("{} has a completion too many: {done:?}", self.name());
         }
         Ok(())
-    }
-}
-
-/// No completion comes at the end of this name.
-#[derive(Debug)]
-pub(crate) struct Missing(pub(crate) &'static str);
-
-impl fmt::Display for Missing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no completion at {}", self.0)
     }
 }
 

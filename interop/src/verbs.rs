@@ -1,9 +1,10 @@
 //! Every operation in both directions, with messages of every length, all bytes checked.
 
 use crate::pair::{Pair, Place, Terms, Way};
-use crate::station::{MARGIN, Missing, Op, Post, Station};
+use crate::station::{MARGIN, Op, PATIENCE, Post, Station};
 use crate::suite::Case;
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use std::fmt;
 use std::time::Duration;
 use trunkline::{GRH_LEN, QpType, SendFlags, Status, WorkOpcode};
 
@@ -81,16 +82,20 @@ fn transfers(place: Place, kind: QpType, mtu: u16, way: Way, op: Op, full: bool)
         let result = in_turn(&mut pair, way, op, lengths(mtu.into(), full));
         tries -= 1;
         match result {
-            Err(error) if tries > 0 && is_lost(&error, op) => println!("    again: {error:#}"),
+            Err(error) if tries > 0 && error.is::<Lost>() => println!("    again: {error:#}"),
             result => return result,
         }
     }
 }
 
-/// Whether a message on UC was lost. That of a WRITE shows in nothing but its bytes; whether these
-/// are right where all came is asked of the WRITE with immediate data.
-fn is_lost(error: &anyhow::Error, op: Op) -> bool {
-    op == Op::Write || error.is::<Missing>()
+/// A message that does not come, or not all of its bytes: on UC that may be.
+#[derive(Debug)]
+struct Lost;
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the message was lost")
+    }
 }
 
 /// One message of each length, and nothing more.
@@ -142,7 +147,7 @@ pub(crate) fn transfer(
     done.is(1, Status::Success)?;
     ensure!(done.opcode == op.opcode() as u8, "{done:?}");
     if op.takes_receive() {
-        let received = to.next()?;
+        let received = to.wait(PATIENCE)?.context(Lost)?;
         received.is(RECEIVE, Status::Success)?;
         let (opcode, extra) = match op {
             Op::WriteImm(imm) => (WorkOpcode::ReceiveWriteImm, Some(imm)),
@@ -154,7 +159,12 @@ pub(crate) fn transfer(
         ensure!(received.length as usize == length, "{received:?}");
     }
     let sink: &mut dyn Station = if op == Op::Read { &mut *from } else { &mut *to };
-    wait_for_bytes(sink, at, length, seed)?;
+    let arrived = wait_for_bytes(sink, at, length, seed);
+    match op {
+        // Nothing tells that it was whole.
+        Op::Write => arrived.context(Lost)?,
+        _ => arrived?,
+    }
     sink.check(at + length, MARGIN, guard)
 }
 
@@ -357,19 +367,4 @@ pub(crate) fn batch(from: &mut dyn Station, to: &mut dyn Station, replay_epoch: 
         sink.check(high(at), length(at), seed(at))?;
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use anyhow::{Context, anyhow};
-
-    #[test]
-    fn what_is_missing_is_known_by_whatever_is_said_of_it() {
-        let missing = None::<()>.context(Missing("here"));
-        let missing = missing.expect_err("none").context("8 bytes");
-        assert!(is_lost(&missing, Op::Send), "{missing:#}");
-        let wrong = anyhow!("byte 7 of 8 is wrong");
-        assert!(!is_lost(&wrong, Op::Send) && is_lost(&wrong, Op::Write));
-    }
 }

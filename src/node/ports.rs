@@ -206,13 +206,17 @@ impl PortKind {
     /// is too narrow.
     pub(super) fn open(&self, config: &UdpConfig, workers: Workers) -> Result<Opened, Error> {
         let opened = self.open_any(config, workers)?;
-        match opened.ports[0].capabilities().max_datagram {
-            gsi::LEN.. => Ok(opened),
-            carries => Err(Error::TooNarrow {
+        let carries = opened
+            .ports
+            .iter()
+            .map(|port| port.capabilities().max_datagram);
+        match carries.min() {
+            Some(carries) if carries < gsi::LEN => Err(Error::TooNarrow {
                 port: opened.name,
                 carries,
                 least: gsi::LEN,
             }),
+            _ => Ok(opened),
         }
     }
 

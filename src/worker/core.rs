@@ -316,11 +316,16 @@ impl Core {
         new_qps: &NewQps,
     ) -> Result<bool, PortError> {
         let mut now = self.clock.now();
-        let received = if fetched { self.receive(port, now)? } else { 0 };
-        if self.ends_early(received) {
-            return Ok(true);
+        let mut received = 0;
+        if fetched {
+            let managed;
+            (received, managed) = self.receive(port, now)?;
+            if !managed && self.ends_early(now, received) {
+                return Ok(true);
+            }
         }
-        let received = received + self.read_mail(now, new_qps);
+        self.is_behind = false;
+        received += self.read_mail(now, new_qps);
         if received > 0 {
             now = self.clock.now();
         }
@@ -334,12 +339,15 @@ impl Core {
         Ok(received > 0 || sent)
     }
 
-    /// Whether a round ends with the datagrams that it `received`: these are few and complete
-    /// something, of which programs learn the sooner. What else is due waits for the next round,
-    /// which does all of it.
-    fn ends_early(&mut self, received: usize) -> bool {
-        let completes = (1..=FEW).contains(&received) && self.engine.has_completions();
-        self.is_behind = completes && !self.is_behind;
+    /// Whether a round ends with the datagrams that it `received`, none of connection management:
+    /// these are few and complete something, of which programs learn the sooner, and there is
+    /// nothing that could leave now. What else is due waits for the next round, which does all of
+    /// it.
+    fn ends_early(&mut self, now: Instant, received: usize) -> bool {
+        let engine = &mut self.engine;
+        let completes = (1..=FEW).contains(&received) && engine.has_completions();
+        let may = completes && !self.is_behind && !engine.has_events();
+        self.is_behind = may && engine.may_wait(now);
         self.is_behind
     }
 
@@ -404,7 +412,13 @@ impl Core {
         sent > 0
     }
 
-    fn receive(&mut self, port: &mut (dyn Port + Send), now: Instant) -> Result<usize, PortError> {
+    /// Takes in what the port has fetched. Gives how many datagrams that were, and whether any were
+    /// of connection management.
+    fn receive(
+        &mut self,
+        port: &mut (dyn Port + Send),
+        now: Instant,
+    ) -> Result<(usize, bool), PortError> {
         let Self {
             engine,
             manager,
@@ -455,7 +469,7 @@ impl Core {
         if managed {
             self.recorder.counted(&self.cm_counters());
         }
-        received
+        Ok((received?, managed))
     }
 
     /// Takes up what other workers say; gives how much that was.

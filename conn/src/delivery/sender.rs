@@ -256,8 +256,10 @@ impl<I: Copy> Sender<I> {
         self.cwnd = self.control.window();
         // No more than a queue of a quarter of the path holds.
         let most = self.control.burst();
-        // Where queues are short, bursts are, and what is acknowledged makes room for one.
-        self.allowed = self.cwnd + self.waits.part_of(self.cwnd).min(most);
+        // Where queues are short, bursts are, and what is acknowledged makes room for one; less
+        // than a packet makes room for none.
+        let part = self.waits.part_of(self.cwnd).min(most);
+        self.allowed = self.cwnd + part / self.limits.packet * self.limits.packet;
         let burst = (self.cwnd / 8).min(most);
         // Four acknowledgements per window keep a sender going that has filled it. There are more
         // where bursts must be short: what one of them acknowledges may leave at once.

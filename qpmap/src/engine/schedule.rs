@@ -211,6 +211,11 @@ impl Schedule {
         self.len
     }
 
+    /// The connection with something to send, if there is one alone.
+    pub(crate) fn sole(&self) -> Option<Ready> {
+        (self.len == 1).then(|| self.links.first(self.ready))?
+    }
+
     /// Begins a round: it is tight when the port was full of late.
     pub(crate) fn begin(&mut self) {
         let refused = std::mem::take(&mut self.refused);

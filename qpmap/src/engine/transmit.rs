@@ -94,6 +94,19 @@ impl<P: Platform> Engine<P> {
         self.counters.sent.get() - before + managed
     }
 
+    /// Whether there is nothing to send yet: no connection has anything, or one alone has answers
+    /// that wait for company. These have waited for a round then.
+    pub fn may_wait(&mut self, now: Instant) -> bool {
+        if self.has_pending_closes() {
+            return false;
+        }
+        match self.tx.schedule().sole() {
+            None => self.tx.schedule().is_empty(),
+            Some(Ready::Conn(conn)) => self.waits_for_company(now, conn),
+            Some(Ready::Ibta(_)) => false,
+        }
+    }
+
     /// Whether the port had less room in the last round than there was to send.
     pub const fn is_out_of_room(&self) -> bool {
         self.tx.schedule().is_full()

@@ -81,7 +81,15 @@ impl PortSource for Pair {
             return Err("it is broken".into());
         }
         let count = request.workers.count();
-        let port = |_| boxed(MemoryPort::pair(MemoryConfig::default()).0);
+        let config = match self.0.as_str() {
+            "none" => return Ok(Vec::new()),
+            "narrow" => MemoryConfig {
+                slot_bytes: 256,
+                ..MemoryConfig::default()
+            },
+            _ => MemoryConfig::default(),
+        };
+        let port = |_| boxed(MemoryPort::pair(config).0);
         Ok((0..count).map(port).collect())
     }
 }
@@ -109,6 +117,19 @@ fn ports_of_a_family_that_was_added_are_named_opened_and_refused_by_what_it_says
     let broken: PortKind = "memory:broken".parse().unwrap();
     let refused = broken.try_on(address).expect_err("it is broken");
     assert_eq!(refused.to_string(), "port memory:broken: it is broken");
+    let narrow: PortKind = "memory:narrow".parse().unwrap();
+    let refused = narrow
+        .try_on(address)
+        .expect_err("it is narrow")
+        .to_string();
+    assert!(
+        refused.starts_with("port memory:narrow carries 256 bytes"),
+        "{refused}"
+    );
+    let none: PortKind = "memory:none".parse().unwrap();
+    let builder = crate::Node::builder().address(address).port(none);
+    let refused = builder.build().expect_err("it has no port").to_string();
+    assert!(refused.contains("ports"), "{refused}");
     let unknown = "dpkd:x".parse::<PortKind>().expect_err("no such port");
     assert!(unknown.to_string().contains("memory:..."), "{unknown}");
 }

@@ -65,10 +65,10 @@ struct End {
 }
 
 impl End {
-    fn new(last: u8, port: MemoryPort) -> Self {
+    fn new(last: u8, port: MemoryPort, sharing: bool) -> Self {
         let address = IpAddr::V4(Ipv4Addr::new(10, 9, 0, last));
         let builder = Node::builder().address(address).drive(Drive::Inline);
-        let node = builder.build_on(Box::new(port)).unwrap();
+        let node = builder.sharing(sharing).build_on(Box::new(port)).unwrap();
         let pd = node.alloc_pd();
         let cq = node.create_cq(256).unwrap();
         let mr = pd.register(64, Access::ALL).unwrap();
@@ -76,9 +76,9 @@ impl End {
         Self { node, cq, qp, mr }
     }
 
-    fn pair() -> [Self; 2] {
+    fn pair(sharing: bool) -> [Self; 2] {
         let (first, second) = MemoryPort::pair(MemoryConfig::default());
-        let ends = [Self::new(2, first), Self::new(3, second)];
+        let ends = [Self::new(2, first, sharing), Self::new(3, second, sharing)];
         ends[0].qp.connect(ends[1].qp.address()).unwrap();
         ends[1].qp.connect(ends[0].qp.address()).unwrap();
         // The first message opens a connection.
@@ -125,7 +125,7 @@ impl End {
 
 #[test]
 fn a_message_is_seen_before_what_else_its_round_would_do() {
-    let [from, to] = End::pair();
+    let [from, to] = End::pair(true);
     for _ in 0..3 {
         to.receive();
         from.send();
@@ -134,8 +134,10 @@ fn a_message_is_seen_before_what_else_its_round_would_do() {
         assert!(to.round());
         assert!(to.node.shared.handle(0).core().unwrap().is_behind);
         assert_eq!((to.completed(), to.sent()), (1, before));
-        // It is not forgotten what was left.
-        while to.round() {}
+        // It is not forgotten what was left, and the answer has waited for a round.
+        assert!(to.node.shared.handle(0).is_busy().unwrap());
+        to.round();
+        assert_eq!(to.sent(), before + 1);
         assert!(!to.node.shared.handle(0).core().unwrap().is_behind);
         while from.completed() == 0 {
             from.round();
@@ -144,11 +146,22 @@ fn a_message_is_seen_before_what_else_its_round_would_do() {
     }
 }
 
+#[test]
+fn an_acknowledgement_that_waits_for_nothing_leaves_in_the_round_of_its_message() {
+    let [from, to] = End::pair(false);
+    to.receive();
+    from.send();
+    from.round();
+    let before = to.sent();
+    assert!(to.round());
+    assert_eq!((to.completed(), to.sent()), (1, before + 1));
+}
+
 /// There is something to receive in each round.
 #[test]
 fn messages_that_come_one_by_one_do_not_keep_a_worker_from_its_answers() {
     const MESSAGES: u32 = 100;
-    let [from, to] = End::pair();
+    let [from, to] = End::pair(true);
     let (mut answered, mut seen) = (0, 0);
     for _ in 0..MESSAGES {
         to.receive();
