@@ -268,12 +268,16 @@ impl Node {
     /// Time was up: [`Error::Unfinished`]. The node is down for another reason than this.
     pub async fn shutdown(&self, timeout: Duration) -> Result<(), Error> {
         // What kept it from that, the node says itself, once its drivers have flushed all.
-        let _ = tokio::time::timeout(timeout, self.drain()).await;
+        let drained = tokio::time::timeout(timeout, self.drain()).await;
         if let Some(Down::Forked) = self.verbs().health().down {
             // They belong to another process.
             return Err(Down::Forked.into());
         }
-        let ended = self.verbs().shutdown(Duration::ZERO);
+        let ended = match self.verbs().shutdown(Duration::ZERO) {
+            // Something has come since it was drained, by a timer or from a peer.
+            Err(Error::Unfinished) if matches!(drained, Ok(Ok(()))) => Ok(()),
+            ended => ended,
+        };
         let shared = self.shared();
         let mut registered: Vec<_> = shared.driving.iter().map(Waiter::new).collect();
         poll_fn(|cx| {

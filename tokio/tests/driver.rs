@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 use trunkline::{
-    Completion, Down, Drive, Error, Event, Notify, QpOptions, QpState, RecvWr, Status,
+    Completion, Down, Drive, Error, Event, Notify, QpOptions, QpState, RecvWr, SendWr, Status,
 };
 use trunkline_tokio::Node;
 
@@ -161,6 +161,36 @@ fn a_shutdown_that_is_dropped_ends_nothing_and_one_out_of_time_says_so() {
         let ended = a.node.shutdown(Duration::from_millis(20)).await;
         assert!(matches!(ended, Err(Error::Unfinished)), "{ended:?}");
         assert_eq!(a.cq.next().await.unwrap().status, Status::Flushed);
+    });
+}
+
+/// It finds nothing under way, and then something is posted.
+#[test]
+fn a_shutdown_that_has_found_all_done_is_not_unfinished() {
+    const SENDS: u64 = 60;
+    on_both(|| async {
+        let b = End::new();
+        for _ in 0..60 {
+            let a = End::new();
+            let [qp, peer] = [&a, &b].map(End::qp);
+            qp.connect(peer.address()).unwrap();
+            peer.connect(qp.address()).unwrap();
+            (0..SENDS).for_each(|id| b.receive(&peer, id));
+            a.send(&qp, 0);
+            in_time(a.cq.next()).await.unwrap();
+            let qp = Arc::new(qp);
+            let poster = Arc::clone(&qp);
+            let posting = std::thread::spawn(move || {
+                let inline = 0u64.to_ne_bytes();
+                let posted = || poster.post_send(&[SendWr::send().inline(&inline)]);
+                let mut left = 1..SENDS;
+                while left.next().is_some() && posted().is_ok() {
+                    std::thread::sleep(Duration::from_micros(50));
+                }
+            });
+            a.node.shutdown(PATIENCE).await.unwrap();
+            posting.join().unwrap();
+        }
     });
 }
 
