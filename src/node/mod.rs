@@ -343,7 +343,8 @@ impl Builder {
     ///
     /// # Errors
     /// A setting out of range; an address that cannot be bound: where another process owns the
-    /// port, the error names it; a port of a kind that this machine, or this user, does not have.
+    /// port, the error names it; a port of a kind that this machine, or this user, does not have;
+    /// one that carries less than a message of connection management ([`Error::TooNarrow`]).
     pub fn build(mut self) -> Result<Node, Error> {
         self.check()?;
         let config = UdpConfig {
