@@ -26,10 +26,10 @@ const LATENCY_WR: u32 = 4;
 pub(crate) struct End {
     /// The node; inline.
     pub(crate) node: Node,
-    /// Completions of requests.
-    pub(crate) send_cq: Cq,
-    /// Completions of receives.
-    pub(crate) recv_cq: Cq,
+    send_cq: Cq,
+    recv_cq: Cq,
+    /// What completions are polled into: made once, as clearing it costs as much as a poll in vain.
+    batch: Box<[Completion; BATCH]>,
     qps: Vec<Qp>,
     mr: Mr,
     side: Side,
@@ -102,6 +102,7 @@ impl End {
             node,
             send_cq,
             recv_cq,
+            batch: Box::new([Completion::BLANK; BATCH]),
             qps,
             mr,
             side,
@@ -281,29 +282,28 @@ impl End {
         }
     }
 
-    /// Takes completions; gives QP and buffer of each to `each`. Gives how many there were.
+    /// Takes completions of requests; gives QP and buffer of each to `each`. Gives how many there
+    /// were.
     ///
     /// # Errors
-    /// A request that failed, or an error of `each`.
-    pub(crate) fn drain(
-        &self,
-        cq: &Cq,
-        mut each: impl FnMut(usize, u64) -> Result<()>,
-    ) -> Result<usize> {
-        let mut batch = [Completion::BLANK; BATCH];
-        let count = cq.poll(&mut batch)?;
-        check(&batch[..count])?;
-        for done in &batch[..count] {
-            each((done.wr_id >> 32) as usize, done.wr_id & 0xffff_ffff)?;
-        }
-        Ok(count)
+    /// A request that failed.
+    pub(crate) fn drain_requests(&mut self, each: impl FnMut(usize, u64)) -> Result<usize> {
+        drain(&self.send_cq, &mut *self.batch, each)
+    }
+
+    /// The same of receives.
+    ///
+    /// # Errors
+    /// A receive that failed.
+    pub(crate) fn drain_receives(&mut self, each: impl FnMut(usize, u64)) -> Result<usize> {
+        drain(&self.recv_cq, &mut *self.batch, each)
     }
 
     /// The first request of those that are left which failed for a reason of its own.
-    pub(crate) fn failure(&self) -> Option<Failed> {
-        let mut batch = [Completion::BLANK; BATCH];
+    pub(crate) fn failure(&mut self) -> Option<Failed> {
+        let batch = &mut *self.batch;
         for cq in [&self.send_cq, &self.recv_cq] {
-            while let Ok(count @ 1..) = cq.poll(&mut batch) {
+            while let Ok(count @ 1..) = cq.poll(batch) {
                 let failed = Failed::first(&batch[..count]);
                 if let Some(failed) = failed.filter(|failed| !failed.is_flushed()) {
                     return Some(failed);
@@ -360,6 +360,16 @@ impl End {
 /// Whether all of them are successes.
 fn check(all: &[Completion]) -> Result<(), Failed> {
     Failed::first(all).map_or(Ok(()), Err)
+}
+
+fn drain(cq: &Cq, batch: &mut [Completion], mut each: impl FnMut(usize, u64)) -> Result<usize> {
+    let count = cq.poll(batch)?;
+    let all = &batch[..count];
+    check(all)?;
+    for done in all {
+        each((done.wr_id >> 32) as usize, done.wr_id & 0xffff_ffff);
+    }
+    Ok(count)
 }
 
 /// Whether requests carry their bytes themselves.

@@ -157,12 +157,7 @@ impl<'s, 'a> Client<'s, 'a> {
         match op {
             Op::Send => {
                 self.post(qp, OUT, IN)?;
-                while self
-                    .session
-                    .end
-                    .drain(&self.session.end.recv_cq, |_, _| Ok(()))?
-                    == 0
-                {
+                while self.session.end.drain_receives(|_, _| ())? == 0 {
                     self.session.turn()?;
                 }
             }
@@ -198,7 +193,7 @@ impl<'s, 'a> Client<'s, 'a> {
 
     fn post(&mut self, qp: usize, here: u64, there: u64) -> Result<()> {
         self.under_way += 1;
-        self.session.end.post(qp, here, self.session.op(qp, there))
+        post(self.session, qp, (here, there))
     }
 
     fn complete_down_to(&mut self, most: u64) -> Result<()> {
@@ -206,9 +201,15 @@ impl<'s, 'a> Client<'s, 'a> {
     }
 }
 
+/// Posts a request, which leaves before anything else is done.
+fn post(session: &mut Session<'_>, qp: usize, (here, there): (u64, u64)) -> Result<()> {
+    session.end.post(qp, here, session.op(qp, there))?;
+    session.turn()
+}
+
 fn complete_down_to(session: &mut Session<'_>, under_way: &mut u64, most: u64) -> Result<()> {
     loop {
-        *under_way -= session.end.drain(&session.end.send_cq, |_, _| Ok(()))? as u64;
+        *under_way -= session.end.drain_requests(|_, _| ())? as u64;
         if *under_way <= most {
             return Ok(());
         }
@@ -238,16 +239,13 @@ fn answer_sends(session: &mut Session<'_>) -> Result<()> {
     let mut arrived = Vec::new();
     while session.stop.is_none() {
         session.turn()?;
-        session.end.drain(&session.end.recv_cq, |qp, _| {
-            arrived.push(qp);
-            Ok(())
-        })?;
+        session.end.drain_receives(|qp, _| arrived.push(qp))?;
         for qp in arrived.drain(..) {
             if session.params.verify {
                 session.compare(qp, IN, serial)?;
                 session.fill(qp, OUT, serial | ANSWER)?;
             }
-            session.end.post(qp, OUT, session.op(qp, IN))?;
+            post(session, qp, (OUT, IN))?;
             under_way += 1;
             session.end.receive_all(qp, std::iter::once(IN))?;
             complete_down_to(session, &mut under_way, MAX_UNDER_WAY)?;
@@ -271,7 +269,7 @@ fn answer_writes(session: &mut Session<'_>) -> Result<()> {
             session.fill(qp, OUT, serial | ANSWER)?;
         }
         session.end.set_last_byte(qp, OUT, mark)?;
-        session.end.post(qp, OUT, session.op(qp, IN))?;
+        post(session, qp, (OUT, IN))?;
         under_way += 1;
         complete_down_to(session, &mut under_way, MAX_UNDER_WAY)?;
         serial += 1;

@@ -65,11 +65,11 @@ fn exchange(session: &mut Session<'_>, bytes: u64) -> Result<Instant> {
     let (mut sent, mut answered) = (false, None);
     loop {
         session.turn()?;
-        let end = &session.end;
-        if end.drain(&end.recv_cq, |_, _| Ok(()))? > 0 {
+        let end = &mut session.end;
+        if end.drain_receives(|_, _| ())? > 0 {
             answered = Some(Instant::now());
         }
-        sent |= end.drain(&end.send_cq, |_, _| Ok(()))? > 0;
+        sent |= end.drain_requests(|_, _| ())? > 0;
         if let Some(came) = answered.filter(|_| sent) {
             return Ok(came);
         }
@@ -84,8 +84,8 @@ pub(crate) fn serve(session: &mut Session<'_>) -> Result<()> {
     let mut under_way = 0;
     while session.stop.is_none() {
         session.turn()?;
-        let end = &session.end;
-        under_way -= end.drain(&end.send_cq, |_, _| Ok(()))?;
+        let end = &mut session.end;
+        under_way -= end.drain_requests(|_, _| ())?;
         let Some(bytes) = end.pinged()? else {
             continue;
         };
@@ -98,7 +98,7 @@ pub(crate) fn serve(session: &mut Session<'_>) -> Result<()> {
         // The acknowledgement of the last answer may come later than the next message.
         while under_way >= session.params.depth as usize {
             session.turn()?;
-            under_way -= session.end.drain(&session.end.send_cq, |_, _| Ok(()))?;
+            under_way -= session.end.drain_requests(|_, _| ())?;
         }
         session.end.post_ping(bytes)?;
         under_way += 1;
@@ -108,7 +108,7 @@ pub(crate) fn serve(session: &mut Session<'_>) -> Result<()> {
     }
     while under_way > 0 && session.stop.is_none() {
         session.turn()?;
-        under_way -= session.end.drain(&session.end.send_cq, |_, _| Ok(()))?;
+        under_way -= session.end.drain_requests(|_, _| ())?;
     }
     Ok(())
 }

@@ -226,11 +226,8 @@ impl<'s, 'a> Client<'s, 'a> {
         self.session.turn()?;
         loop {
             let done = &mut self.done;
-            let end = &self.session.end;
-            let count = end.drain(&end.send_cq, |qp, lane| {
-                done.push((qp, lane));
-                Ok(())
-            })?;
+            let end = &mut self.session.end;
+            let count = end.drain_requests(|qp, lane| done.push((qp, lane)))?;
             if count == 0 {
                 return Ok(());
             }
@@ -267,11 +264,8 @@ pub(crate) fn serve(session: &mut Session<'_>) -> Result<()> {
         let stopped = session.stop.is_some();
         session.turn()?;
         loop {
-            let end = &session.end;
-            let count = end.drain(&end.recv_cq, |qp, lane| {
-                done.push((qp, lane));
-                Ok(())
-            })?;
+            let end = &mut session.end;
+            let count = end.drain_receives(|qp, lane| done.push((qp, lane)))?;
             if count == 0 {
                 break;
             }
