@@ -152,7 +152,7 @@ impl End {
             echo,
             ce: input.flag().then(|| input.u32()),
             delay_ns: input.u32(),
-            waited_ns: 0,
+            waited_ns: input.u32(),
         };
         let moved = self.handle_ack(&ack);
         assert!(moved.is_ok(), "{ack:?} names only what was sent: {moved:?}");
@@ -175,7 +175,7 @@ impl End {
             echo: input.u32(),
             ce: input.flag().then(|| input.u32()),
             delay_ns: input.u32(),
-            waited_ns: 0,
+            waited_ns: input.u32(),
         };
         // Whether it is a violation is the connection's to say; the model holds it to the rest.
         let _ = self.handle_ack(&ack);

@@ -76,12 +76,19 @@ pub(crate) const fn target(length: usize) -> usize {
 
 fn transfers(place: Place, kind: QpType, mtu: u16, way: Way, op: Op, full: bool) -> Result<()> {
     let size = target(LONGEST) + LONGEST;
-    let mut tries = if kind == QpType::Uc { UC_TRIES } else { 1 };
-    loop {
+    let tries = if kind == QpType::Uc { UC_TRIES } else { 1 };
+    unless_lost(tries, || {
         let mut pair = Pair::open(place, &Terms::new(kind, mtu, size))?;
-        let result = in_turn(&mut pair, way, op, lengths(mtu.into(), full));
+        in_turn(&mut pair, way, op, lengths(mtu.into(), full))
+    })
+}
+
+/// Tries again where a message was lost, as often as `tries` says in all. No other fault is
+/// excused.
+fn unless_lost(mut tries: u32, mut attempt: impl FnMut() -> Result<()>) -> Result<()> {
+    loop {
         tries -= 1;
-        match result {
+        match attempt() {
             Err(error) if tries > 0 && error.is::<Lost>() => println!("    again: {error:#}"),
             result => return result,
         }
@@ -367,4 +374,40 @@ pub(crate) fn batch(from: &mut dyn Station, to: &mut dyn Station, replay_epoch: 
         sink.check(high(at), length(at), seed(at))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+    use super::*;
+
+    /// As `transfer` and `in_turn` say it.
+    fn lost() -> Result<()> {
+        let nothing = None::<()>.context(Lost);
+        nothing.map_err(|e| e.context("7 bytes"))
+    }
+
+    #[test]
+    fn a_lost_message_is_excused_as_often_as_said_and_other_faults_never() {
+        let tried = |tries, results: &[fn() -> Result<()>]| {
+            let mut at = 0;
+            let result = unless_lost(tries, || {
+                at += 1;
+                results[at - 1]()
+            });
+            (at, result)
+        };
+        let (times, result) = tried(3, &[lost, lost, || Ok(())]);
+        result.unwrap();
+        assert_eq!(times, 3);
+        let (times, result) = tried(3, &[lost, lost, lost]);
+        assert!(result.unwrap_err().is::<Lost>());
+        assert_eq!(times, 3);
+        assert_eq!(tried(1, &[lost]).0, 1);
+        let wrong: fn() -> Result<()> = || Err(anyhow::anyhow!("another byte"));
+        let (times, result) = tried(3, &[lost, wrong]);
+        assert_eq!(result.unwrap_err().to_string(), "another byte");
+        assert_eq!(times, 2);
+    }
 }

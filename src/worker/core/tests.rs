@@ -146,6 +146,35 @@ fn a_message_is_seen_before_what_else_its_round_would_do() {
     }
 }
 
+/// Whoever opens a connection waits for its answer.
+#[test]
+fn a_round_that_receives_management_does_all_of_it() {
+    let [from, to] = End::pair(true);
+    to.receive();
+    from.send();
+    from.round();
+    let path = Path {
+        src: IpAddr::V4(Ipv4Addr::new(10, 9, 0, 2)),
+        dst: IpAddr::V4(Ipv4Addr::new(10, 9, 0, 3)),
+        src_port: ROCE_PORT,
+        traffic_class: 0,
+        ip: IpFields::DEFAULT,
+    };
+    let mut datagram = [0; gsi::LEN];
+    datagram[7] = 1;
+    assert!(gsi::is_management(&datagram));
+    let handle = from.node.shared.handle(0);
+    let mut port = handle.port().unwrap();
+    let slot = port.reserve(&path, datagram.len()).unwrap();
+    slot.datagram.copy_from_slice(&datagram);
+    port.commit();
+    port.flush().unwrap();
+    drop(port);
+    assert!(to.round());
+    let is_behind = to.node.shared.handle(0).core().unwrap().is_behind;
+    assert_eq!((to.completed(), is_behind), (1, false));
+}
+
 #[test]
 fn an_acknowledgement_that_waits_for_nothing_leaves_in_the_round_of_its_message() {
     let [from, to] = End::pair(false);
