@@ -326,6 +326,7 @@ impl Neighbours {
             mac,
             asks_for_us,
             overrides,
+            ..
         } = *message;
         if from == Some(self.interface.address) && mac != Some(self.interface.mac) {
             self.counters.conflicts += 1;

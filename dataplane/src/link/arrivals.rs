@@ -33,11 +33,6 @@ impl Arrivals {
         self.mac = mac;
     }
 
-    /// Whether some of a unit was given, and some not.
-    pub(super) const fn has_more(&self) -> bool {
-        self.given > 0
-    }
-
     /// Gives up to `limit` datagrams of what `device` has to `sink`, and frames that hold none for
     /// us to `strange`; says how many datagrams.
     pub(super) fn receive(
@@ -68,11 +63,12 @@ impl Arrivals {
                     if !is_over {
                         break;
                     }
-                    self.given = 0;
                 }
                 _ if unit.is_cut => counters.malformed += 1,
                 _ => strange(unit.frame, counters),
             }
+            // Of one that was begun nothing may be for us any more: see `readdress`.
+            self.given = 0;
             device.recycle();
         }
         counters.received += given as u64;

@@ -22,7 +22,8 @@ fn protocol(ip: &Ip) -> Option<u8> {
 }
 
 /// What became of a datagram that was sent from `address`, if a frame is an error that quotes one:
-/// nobody listens where it went, or it was too long for the path.
+/// nobody listens where it went. That it was too long for the path is not believed (ADR 18), as
+/// anybody can say so, and needs no packet of ours for it.
 pub(super) fn error(frame: &Frame<'_>, address: IpAddr) -> Option<PortEvent> {
     let Content::Ip { ip, payload } = frame.content else {
         return None;
@@ -33,18 +34,7 @@ pub(super) fn error(frame: &Frame<'_>, address: IpAddr) -> Option<PortEvent> {
     }
     let (header, quoted) = payload.split_first_chunk::<HEADER>()?;
     let quoted = Sent::read(quoted).filter(|sent| sent.src == address)?;
-    let mtu = match (protocol, header[0], header[1]) {
-        (V4, 3, 3) | (V6, 1, 4) => return Some(quoted.refused()),
-        // Routers that are older than RFC 1191 tell no size.
-        (V4, 3, 4) => u32::from(u16::from_be_bytes([header[6], header[7]])),
-        (V6, 2, _) => u32::from_be_bytes([header[4], header[5], header[6], header[7]]),
-        _ => return None,
-    };
-    let is_longer = usize::try_from(mtu).is_ok_and(|mtu| mtu < quoted.packet);
-    is_longer.then_some(PortEvent::TooLong {
-        dst: quoted.dst,
-        length: quoted.length,
-    })
+    matches!((protocol, header[0], header[1]), (V4, 3, 3) | (V6, 1, 4)).then(|| quoted.refused())
 }
 
 /// Whether its checksum is right.
@@ -63,8 +53,6 @@ fn is_whole(ip: &Ip, protocol: u8, message: &[u8]) -> bool {
 struct Sent<'a> {
     src: IpAddr,
     dst: IpAddr,
-    /// Bytes of the whole packet, with its IP header.
-    packet: usize,
     /// Bytes of its datagram.
     length: usize,
     /// As much of the datagram as is quoted.
@@ -98,7 +86,6 @@ impl<'a> Sent<'a> {
         (field(2) == ROCE_PORT).then_some(Self {
             src,
             dst,
-            packet: header + udp.len() + length,
             length,
             datagram,
         })

@@ -246,7 +246,7 @@ fn icmp_error([to, from]: [IpAddr; 2], kind: [u8; 2], mtu: u32, quoted: &[u8]) -
 }
 
 #[test]
-fn errors_of_the_network_are_told_if_they_quote_what_was_sent_and_are_whole() {
+fn that_nobody_listens_is_told_if_it_quotes_what_was_sent_and_is_whole() {
     for addresses in FAMILIES {
         let mut ends = pair(addresses);
         meet(&mut ends);
@@ -270,11 +270,10 @@ fn errors_of_the_network_are_told_if_they_quote_what_was_sent_and_are_whole() {
         let quote = Quoted::new(&quoted[header..]);
         let refused = PortEvent::Refused { dst: there, quote };
         assert_eq!(told(error(closed, 0, quoted)), Some(refused));
-        let dst = there;
-        let long = PortEvent::TooLong { dst, length: 1000 };
-        let whole = 1000 + header as u32;
-        assert_eq!(told(error(too_long, whole - 1, quoted)), Some(long));
-        assert_eq!(told(error(too_long, whole, quoted)), None, "it fits");
+        // Anybody could make all packets small.
+        for mtu in [0, 68, 600, 1000 + header as u32 - 1] {
+            assert_eq!(told(error(too_long, mtu, quoted)), None, "not believed");
+        }
 
         let mut broken = error(closed, 0, quoted);
         *broken.last_mut().unwrap() ^= 1;
@@ -292,7 +291,7 @@ fn errors_of_the_network_are_told_if_they_quote_what_was_sent_and_are_whole() {
             assert_eq!(told(error(closed, 0, &quoted[..length])), None, "{length}");
         }
         let quote = Quoted::new(&[]);
-        let bare = PortEvent::Refused { dst, quote };
+        let bare = PortEvent::Refused { dst: there, quote };
         assert_eq!(told(error(closed, 0, &quoted[..header])), Some(bare));
     }
 }
@@ -408,5 +407,41 @@ fn an_address_that_is_not_of_one_host_is_refused() {
         let refused = LinkAddress::alone(interface, InterfaceName::new(b"cable"), 1);
         let error = refused.expect_err(address).to_string();
         assert!(error.contains("one host"), "{error}");
+    }
+}
+
+/// Hosts drop what has none (RFC 8200, 8.1).
+#[test]
+fn a_checksum_that_comes_to_nothing_is_sent_as_ones_over_ipv6() {
+    let mut ends = pair(FAMILIES[1]);
+    meet(&mut ends);
+    let [one, other] = &mut ends;
+    let (to, at) = (other.address, headers(other.address) - 2);
+    let mut datagram = [0; 64];
+    let mut sum = |datagram: &[u8]| -> [u8; 2] {
+        assert!(send(one, to, datagram));
+        let frame = other.device.take().unwrap();
+        frame[at..at + 2].try_into().unwrap()
+    };
+    // What the sum lacks.
+    let lacks = sum(&datagram);
+    datagram[10..12].copy_from_slice(&lacks);
+    assert_eq!(sum(&datagram), [0xff; 2]);
+}
+
+#[test]
+fn what_does_not_begin_here_leads_nowhere() {
+    for (addresses, foreign) in FAMILIES.into_iter().zip(["10.9.0.7", "fd09::7"]) {
+        let mut ends = pair(addresses);
+        meet(&mut ends);
+        let [one, other] = &mut ends;
+        let path = Path {
+            src: foreign.parse().unwrap(),
+            ..path(one, other.address)
+        };
+        one.reserve(&path, 64).unwrap();
+        one.commit();
+        one.flush().unwrap();
+        assert_eq!((one.counters().misrouted, other.device.take()), (1, None));
     }
 }

@@ -21,6 +21,8 @@ pub(super) struct Message {
     /// Who has `mac`; `None` for one who has no address yet.
     pub(super) from: Option<IpAddr>,
     pub(super) mac: Option<Mac>,
+    /// Where its frame came from.
+    pub(super) sender: Mac,
     /// It wants to know who has our address.
     pub(super) asks_for_us: bool,
     /// It replaces what was known.
@@ -98,7 +100,10 @@ pub(super) fn answer(interface: &Interface, question: &Message) -> Vec<u8> {
                 lladdr: Some(ethernet(interface.mac).into()),
             };
             let mut frame = discovery(interface, (ours, to), message);
-            if let (Some(mac), Some(_)) = (question.mac, from) {
+            // Who confirms that we are there need not tell its address of the link
+            // (RFC 4861, 7.2.2).
+            if from.is_some() {
+                let mac = question.mac.unwrap_or(question.sender);
                 EthernetFrame::new_unchecked(&mut frame).set_dst_addr(ethernet(mac));
             }
             frame
@@ -175,9 +180,14 @@ pub(super) fn parse(interface: &Interface, bytes: &[u8]) -> Said {
     if to != ethernet(interface.mac) && to.is_unicast() {
         return Said::Nothing;
     }
+    let Some(sender) = of_one(frame.src_addr()) else {
+        return Said::Nothing;
+    };
     let judged = match (frame.ethertype(), interface.address) {
-        (EthernetProtocol::Arp, IpAddr::V4(ours)) => parse_arp(ours, frame.payload()),
-        (EthernetProtocol::Ipv6, IpAddr::V6(ours)) => parse_discovery(ours, frame.payload()),
+        (EthernetProtocol::Arp, IpAddr::V4(ours)) => parse_arp(ours, sender, frame.payload()),
+        (EthernetProtocol::Ipv6, IpAddr::V6(ours)) => {
+            parse_discovery(ours, sender, frame.payload())
+        }
         _ => Some(Said::Nothing),
     };
     judged.unwrap_or(Said::Nonsense)
@@ -189,7 +199,7 @@ fn of_one(mac: EthernetAddress) -> Option<Mac> {
     (mac.is_unicast() && mac != nobody).then_some(Mac(mac.0))
 }
 
-fn parse_arp(ours: Ipv4Addr, payload: &[u8]) -> Option<Said> {
+fn parse_arp(ours: Ipv4Addr, sender: Mac, payload: &[u8]) -> Option<Said> {
     let packet = ArpPacket::new_checked(payload).ok()?;
     let ArpRepr::EthernetIpv4 {
         operation,
@@ -206,12 +216,13 @@ fn parse_arp(ours: Ipv4Addr, payload: &[u8]) -> Option<Said> {
     Some(Said::Message(Message {
         from: (!from.is_unspecified()).then_some(from.into()),
         mac: Some(mac),
+        sender,
         asks_for_us: operation == ArpOperation::Request && target == ours,
         overrides: true,
     }))
 }
 
-fn parse_discovery(ours: Ipv6Addr, payload: &[u8]) -> Option<Said> {
+fn parse_discovery(ours: Ipv6Addr, sender: Mac, payload: &[u8]) -> Option<Said> {
     let Ok(packet) = Ipv6Packet::new_checked(payload) else {
         return Some(Said::Nothing);
     };
@@ -253,6 +264,7 @@ fn parse_discovery(ours: Ipv6Addr, payload: &[u8]) -> Option<Said> {
         NdiscRepr::NeighborSolicit { lladdr, .. } => Some(Said::Message(Message {
             from: (!from.is_unspecified()).then_some(from.into()),
             mac: link(lladdr),
+            sender,
             asks_for_us: true,
             overrides: true,
         })),
@@ -271,6 +283,7 @@ fn parse_discovery(ours: Ipv6Addr, payload: &[u8]) -> Option<Said> {
         } => Some(Said::Message(Message {
             from: Some(target_addr.into()),
             mac: Some(link(lladdr)?),
+            sender,
             asks_for_us: false,
             overrides: flags.contains(NdiscNeighborFlags::OVERRIDE),
         })),

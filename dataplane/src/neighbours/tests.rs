@@ -49,6 +49,7 @@ fn claim(mac: Mac, own: &str, to: IpAddr) -> Vec<u8> {
     let question = Message {
         from: Some(to),
         mac: Some(EAST),
+        sender: EAST,
         asks_for_us: true,
         overrides: true,
     };
@@ -318,4 +319,86 @@ fn ways_lead_to_the_peer_or_to_the_gateway() {
     let local = address("fe80::7");
     assert_eq!(six.next_hop(local).unwrap().address, local);
     assert!(six.next_hop(address("fd10::1")).is_err());
+}
+
+fn octets(words: &str) -> [u8; 16] {
+    words.parse::<std::net::Ipv6Addr>().unwrap().octets()
+}
+
+/// A question of `from` for fd09::1 that does not tell its address of the link: to the group, or to
+/// who is there.
+fn bare_question(from: [u8; 16], to: Option<[u8; 16]>) -> Vec<u8> {
+    let mut asks = message::question(&interface(WEST, "fd09::2"), address("fd09::1"));
+    asks.truncate(TARGET + 16);
+    asks[18..20].copy_from_slice(&24_u16.to_be_bytes());
+    let asks = changed(asks, FROM, &from);
+    to.map_or(asks.clone(), |to| changed(asks, TO, &to))
+}
+
+#[test]
+fn who_asks_without_its_address_of_the_link_is_answered_where_it_asked() {
+    let [own, asker] = ["fd09::1", "fd09::a1b2:c3d4"].map(octets);
+    let mut asks = bare_question(asker, Some(own));
+    asks[..6].copy_from_slice(&EAST.0);
+    let mut east = Neighbours::new(interface(EAST, "fd09::1"));
+    assert!(east.receive(NOW, &asks));
+    let answer = east.poll_transmit().unwrap();
+    assert_eq!(answer[..6], WEST.0);
+    assert_eq!(answer[TO..TO + 16], asker);
+    // A frame that comes from no host asks nothing.
+    asks[6..12].copy_from_slice(&[0xff; 6]);
+    east.receive(NOW, &asks);
+    assert_eq!(east.poll_transmit(), None);
+}
+
+#[test]
+fn who_looks_whether_our_address_is_taken_is_told_with_all_others() {
+    let asks = bare_question([0; 16], None);
+    let mut east = Neighbours::new(interface(EAST, "fd09::1"));
+    assert!(east.receive(NOW, &asks));
+    let answer = east.poll_transmit().unwrap();
+    assert_eq!(answer[..6], [0x33, 0x33, 0, 0, 0, 1]);
+    assert_eq!(answer[TO..TO + 16], octets("ff02::1"));
+}
+
+#[test]
+fn an_answer_goes_to_who_asked() {
+    for [(mut east, _), (mut west, peer)] in pairs() {
+        east.solicit(peer);
+        carry(NOW, &mut east, &mut west);
+        assert_eq!(west.poll_transmit().unwrap()[..6], EAST.0);
+    }
+}
+
+#[test]
+fn who_was_known_long_ago_makes_room_for_others() {
+    let mut east = Neighbours::new(interface(EAST, "10.9.0.1"));
+    east.interface.prefix = 8;
+    let own = east.interface.address;
+    for at in 0..MOST {
+        let peer = format!("10.{}.{}.{}", 10 + (at >> 16), at >> 8 & 255, at & 255);
+        east.solicit(address(&peer));
+        while east.poll_transmit().is_some() {}
+        east.receive(NOW, &claim(WEST, &peer, own));
+        assert_eq!(east.neighbour(address(&peer)), Neighbour::Known);
+    }
+    let new = address("10.9.0.77");
+    east.solicit(new);
+    assert_eq!(east.neighbour(new), Neighbour::Unknown, "all are fresh");
+    east.handle_timeout(NOW + 31 * SECOND);
+    east.solicit(new);
+    assert_eq!(east.neighbour(new), Neighbour::Asked);
+}
+
+#[test]
+fn who_is_asked_later_delays_nobody_who_was_asked_before() {
+    let mut east = Neighbours::new(interface(EAST, "10.9.0.1"));
+    let [first, later] = ["10.9.0.2", "10.9.0.3"].map(address);
+    east.handle_timeout(NOW);
+    east.solicit(first);
+    east.handle_timeout(NOW + SECOND / 2);
+    east.solicit(later);
+    while east.poll_transmit().is_some() {}
+    east.handle_timeout(NOW + SECOND);
+    assert!(east.poll_transmit().is_some());
 }

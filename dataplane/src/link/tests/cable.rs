@@ -49,7 +49,12 @@ impl Cable {
 
     /// Sends a frame as somebody else does.
     pub(super) fn put(&mut self, frame: &[u8]) {
-        frames(&self.out).push_back((frame.to_vec(), None));
+        self.put_sent(frame.to_vec(), None);
+    }
+
+    /// The same of one that was [taken](Self::take_sent).
+    pub(super) fn put_sent(&mut self, frame: Vec<u8>, left: Option<Offload>) {
+        frames(&self.out).push_back((frame, left));
     }
 
     /// The next frame that came, which nobody else gets.

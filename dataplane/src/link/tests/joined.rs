@@ -165,3 +165,32 @@ fn who_asks_for_an_address_while_datagrams_are_put_together_is_answered_besides(
     assert!(frame.ends_with(&sent.concat()));
     assert_eq!(answer[12..14], [8, 6]);
 }
+
+#[test]
+fn an_interface_that_gets_another_address_amid_a_super_packet_loses_nothing_behind_it() {
+    const OTHER_MAC: Mac = Mac([2, 0, 0, 0, 0, 9]);
+    for addresses in FAMILIES {
+        let [mut one, mut other] = joining(addresses, 65_536);
+        let path = path(&one, other.address);
+        let mut send = |tag| {
+            let datagrams = (0..8).map(|_| put(&mut one, &path, 64, tag).unwrap());
+            let datagrams: Vec<_> = datagrams.collect();
+            one.flush().unwrap();
+            datagrams
+        };
+        send(1);
+        assert_eq!(other.receive(5, &mut |_, _| {}).unwrap(), 5);
+        other.arrivals.readdress(OTHER_MAC);
+        assert!(receive(&mut other).is_empty(), "it is for nobody here");
+        assert!(!other.fetch().unwrap(), "nothing more is there");
+        assert!(receive(&mut other).is_empty());
+        let expected = send(2);
+        let (mut frame, left) = other.device.take_sent().unwrap();
+        frame[..6].copy_from_slice(&OTHER_MAC.0);
+        one.device.put_sent(frame, left);
+        let got = receive(&mut other)
+            .into_iter()
+            .map(|(_, datagram)| datagram);
+        assert!(got.eq(expected));
+    }
+}
