@@ -37,6 +37,25 @@ impl DpdkSpec {
         Ok(LinkAddress::alone(interface, name, workers.count().into())?)
     }
 
+    /// Takes the address from other nodes of this host, where it is the kernel's, too, and the
+    /// driver takes all frames of its interface: they would hear nothing any more. `None`: it is
+    /// not.
+    ///
+    /// # Errors
+    /// Somebody has it.
+    pub(crate) fn claim(
+        &self,
+        (address, udp_port): (IpAddr, u16),
+    ) -> Result<Option<LinkAddress>, DpdkOpenError> {
+        let device = self.device();
+        let has_it = |name| kernel::prefix(name, address).is_some();
+        let is_shared = device.argument("iface").is_some_and(has_it);
+        if device.driver() != Driver::AfXdp || udp_port != ROCE_PORT || !is_shared {
+            return Ok(None);
+        }
+        Ok(Some(LinkAddress::take(address, udp_port)?))
+    }
+
     /// The address of an interface that stays the kernel's.
     fn at_kernel(&self, address: IpAddr, udp_port: u16) -> Result<LinkAddress, DpdkOpenError> {
         let at = LinkAddress::take(address, udp_port)?;

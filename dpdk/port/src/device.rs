@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trunkline_dataplane::link::Device;
 use trunkline_dataplane::link::device::{Kicked, Offload, Unit};
-use trunkline_dataplane::{LinkState, PortError};
+use trunkline_dataplane::{LinkAddress, LinkState, PortError};
 use trunkline_dpdk_eal as eal;
 use trunkline_dpdk_sys::{self as sys, BURST, Frame};
 use trunkline_wire::{EtherType, Mac, ROCE_PORT};
@@ -60,6 +60,8 @@ pub struct DpdkDevice {
     looks: u32,
     /// The interface stays the kernel's, whose frames come here, too.
     pub(crate) is_beside_kernel: bool,
+    /// What keeps other nodes from an address that the kernel believes to be its own.
+    pub(crate) claim: Option<LinkAddress>,
     /// How the link was, and when.
     link: Cell<Option<(Instant, Option<LinkState>)>>,
 }
@@ -103,6 +105,7 @@ impl DpdkDevice {
             down_since: None,
             looks: 0,
             is_beside_kernel: false,
+            claim: None,
             link: Cell::new(None),
         }
     }

@@ -54,8 +54,12 @@ impl DpdkSpec {
         &self,
         request: &PortRequest,
     ) -> Result<Vec<LinkPort<DpdkDevice>>, DpdkOpenError> {
-        let devices = DpdkDevice::open_group(self, request.workers)?;
         let address = (request.address, request.udp_port);
+        let claim = self.claim(address)?;
+        let mut devices = DpdkDevice::open_group(self, request.workers)?;
+        for device in &mut devices {
+            device.claim.clone_from(&claim);
+        }
         let first = devices.first().expect("a node has a worker");
         let at = self.address(first, address, request.workers)?;
         let config = LinkConfig {

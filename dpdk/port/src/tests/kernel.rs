@@ -48,6 +48,19 @@ fn beside_a_socket(driver: &str, mtu: u32, lengths: &'static [usize]) {
     });
 }
 
+/// Nothing is opened there, and it is said why.
+fn refused(device: &str, address: &str, why: &str) {
+    let spec: DpdkSpec = device.parse().unwrap();
+    let request = PortRequest {
+        address: address.parse().unwrap(),
+        udp_port: 4791,
+        extra_source_ports: 0,
+        workers: Workers::ONE,
+    };
+    let said = spec.open_ports(&request).expect_err(device).to_string();
+    assert!(said.contains(why), "{device}: {said}");
+}
+
 #[test]
 #[ignore = "takes CAP_NET_ADMIN and CAP_NET_RAW"]
 fn af_packet_carries_datagrams_of_all_lengths() {
@@ -117,15 +130,7 @@ fn what_an_interface_cannot_is_said() {
             ),
             ("net_af_packet92,iface=near", "10.9.0.9", "10.9.0.9"),
         ] {
-            let spec: DpdkSpec = text.parse().unwrap();
-            let request = PortRequest {
-                address: address.parse().unwrap(),
-                udp_port: 4791,
-                extra_source_ports: 0,
-                workers: Workers::ONE,
-            };
-            let said = spec.open_ports(&request).expect_err(text).to_string();
-            assert!(said.contains(why), "{text}: {said}");
+            refused(text, address, why);
         }
     });
 }
@@ -138,19 +143,33 @@ fn an_interface_that_af_xdp_has_is_not_taken_from_it() {
         let mut one = End::open("net_af_xdp70,iface=near", here);
         let mut other = far.within(|| End::packet(there));
         meet(&mut one, &mut other);
-        let spec: DpdkSpec = "net_af_xdp71,iface=near".parse().unwrap();
-        let request = PortRequest {
-            address: here.parse().unwrap(),
-            udp_port: 4791,
-            extra_source_ports: 0,
-            workers: Workers::ONE,
-        };
-        let said = spec.open_ports(&request).unwrap_err().to_string();
-        assert!(said.contains("all frames of near"), "{said}");
+        refused(
+            "net_af_xdp71,iface=near",
+            FAMILIES[1][0],
+            "all frames of near",
+        );
+        // As of all kinds, the address is one node's.
+        for device in ["net_af_xdp71,iface=near", "net_af_packet71,iface=near"] {
+            refused(device, here, "10.9.0.1:4791 is taken by this process");
+        }
         carry(&mut one, &mut other, &[1040]);
         drop(one);
         let mut again = End::open("net_af_xdp71,iface=near", here);
         meet(&mut again, &mut other);
+    });
+}
+
+#[test]
+#[ignore = "takes CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF"]
+fn af_xdp_does_not_silence_a_node_that_has_its_address() {
+    beside_a_neighbour(1500, |far| {
+        let [here, there] = FAMILIES[0];
+        let mut one = End::packet(here);
+        let mut other = far.within(|| End::packet(there));
+        meet(&mut one, &mut other);
+        let taken = "10.9.0.1:4791 is taken by this process";
+        refused("net_af_xdp72,iface=near", here, taken);
+        carry(&mut one, &mut other, &[1040]);
     });
 }
 
