@@ -67,6 +67,11 @@ fn listeners() -> MutexGuard<'static, BTreeMap<String, usize>> {
     LISTENERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Whether this process listens at a path already.
+pub(crate) fn is_listened_at(path: &str) -> bool {
+    listeners().contains_key(path)
+}
+
 /// The socket that a server of `net_memif` listens on. The driver forgets it: nobody else could
 /// listen there, and whoever calls would be answered from memory that was freed.
 #[derive(Debug)]

@@ -101,6 +101,7 @@ fn start(
 ) -> Result<Started, DpdkOpenError> {
     let devargs = devargs(device, workers, wanted);
     memif::remove_stale(device);
+    memif::check(device)?;
     let added = DpdkPort::add(eal, &devargs, device.name(), memif::listener(device));
     let mut port = added.map_err(|error| memif::explain(device, error))?;
     let info = port.info()?;

@@ -194,3 +194,16 @@ pub(super) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
         std::thread::sleep(Duration::from_millis(2));
     }
 }
+
+/// Nothing is opened there, and it is said why.
+pub(super) fn refused(device: &str, address: &str, why: &str) {
+    let spec: DpdkSpec = device.parse().unwrap();
+    let request = PortRequest {
+        address: address.parse().unwrap(),
+        udp_port: ROCE_PORT,
+        extra_source_ports: 0,
+        workers: Workers::ONE,
+    };
+    let said = spec.open_ports(&request).expect_err(device).to_string();
+    assert!(said.contains(why), "{device}: {said}");
+}

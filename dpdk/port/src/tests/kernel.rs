@@ -1,11 +1,9 @@
 //! Drivers on interfaces of the kernel, between two network namespaces. That takes privileges:
 //! these tests are ignored unless asked for.
 
-use super::ends::{End, FAMILIES, carry, meet, stream, until};
-use crate::DpdkSpec;
+use super::ends::{End, FAMILIES, carry, meet, refused, stream, until};
 use crate::port::unique;
 use std::time::{Duration, Instant};
-use trunkline::{PortRequest, Workers};
 use trunkline_testkit::netns::{self, Far, ip};
 
 /// Runs `test` in a namespace with `near`, whose other end is `far` in the namespace that it gets.
@@ -46,19 +44,6 @@ fn beside_a_socket(driver: &str, mtu: u32, lengths: &'static [usize]) {
             carry(&mut other, &mut one, lengths);
         }
     });
-}
-
-/// Nothing is opened there, and it is said why.
-fn refused(device: &str, address: &str, why: &str) {
-    let spec: DpdkSpec = device.parse().unwrap();
-    let request = PortRequest {
-        address: address.parse().unwrap(),
-        udp_port: 4791,
-        extra_source_ports: 0,
-        workers: Workers::ONE,
-    };
-    let said = spec.open_ports(&request).expect_err(device).to_string();
-    assert!(said.contains(why), "{device}: {said}");
 }
 
 #[test]

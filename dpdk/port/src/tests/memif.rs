@@ -1,8 +1,9 @@
 //! Shared memory, between two ports of one process and between two processes.
 
-use super::ends::{End, FAMILIES, LENGTHS, carry, meet, stream, until};
+use super::ends::{End, FAMILIES, LENGTHS, carry, meet, refused, stream, until};
 use crate::port::unique;
 use crate::{DpdkDevice, DpdkSpec};
+use socket2::{Domain, SockAddr, Socket, Type};
 use std::process::{Command, Stdio};
 use trunkline::Workers;
 use trunkline_dataplane::link::Device;
@@ -202,4 +203,25 @@ fn two_processes_share_memory() {
 
 fn works(end: &End) -> bool {
     end.port.link_state(end.address).unwrap().works
+}
+
+/// The process that serves there may end.
+#[test]
+fn a_device_whose_socket_is_taken_is_opened_when_that_is_free() {
+    let socket = socket();
+    let folder = std::env::temp_dir().join(&socket);
+    let in_folder = format!("{},socket-abstract=no", folder.display());
+    let number = unique();
+    let places = [format!("\0{socket}"), folder.display().to_string()];
+    for (words, place) in [&socket, &in_folder].into_iter().zip(places) {
+        let taken = Socket::new(Domain::UNIX, Type::SEQPACKET, None).unwrap();
+        taken.bind(&SockAddr::unix(place).unwrap()).unwrap();
+        taken.listen(1).unwrap();
+        let server = format!("net_memif{number},role=server,socket={words}");
+        for _ in 0..2 {
+            refused(&server, FAMILIES[0][0], "a process serves there already");
+        }
+        drop(taken);
+        End::open(&server, FAMILIES[0][0]);
+    }
 }
