@@ -29,6 +29,16 @@ pub(crate) fn open_port(
     opened.map_err(|error| why(error, option).context(format!("cannot open a port on {address}")))
 }
 
+/// Opens a port for a moment, as a node would at the address that `option` of the command line
+/// names.
+///
+/// # Errors
+/// As [`build`], of the port.
+pub(crate) fn try_port(kind: &PortKind, address: IpAddr, option: &str) -> Result<()> {
+    let tried = kind.try_on(address).map(drop);
+    tried.map_err(|error| why(error, option).context(format!("cannot start a node on {address}")))
+}
+
 fn why(error: Error, option: &str) -> anyhow::Error {
     match error {
         Error::Open(taken @ UdpOpenError::InUse { .. }) => {

@@ -50,8 +50,9 @@ pub(crate) struct Plan {
 /// The address cannot be used, or Ctrl-C. A client that goes wrong is told about, and the next is
 /// served, unless there is to be only one.
 pub(crate) fn run(plan: &Plan, interrupt: &Interrupt) -> Result<()> {
-    // Nodes live as long as their clients; one that cannot start should be told about at once.
-    drop(node::start((plan.address, LISTEN), &plan.port, None, None)?);
+    // Nodes live as long as their clients, which say how many workers they have; one that cannot
+    // start should be told about at once.
+    taken::try_port(&plan.port, plan.address, LISTEN)?;
     let asked = SocketAddr::new(plan.address, plan.tcp_port);
     let listener = TcpListener::bind(asked).map_err(|error| refused(asked, error))?;
     listener.set_nonblocking(true).context("control socket")?;

@@ -49,6 +49,31 @@ fn a_measurement_runs_over_every_kind_of_port() {
     }
 }
 
+/// A veth has one receive queue unless it is asked for more.
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn a_measurement_has_the_workers_that_the_queues_of_both_ends_take() {
+    let output = on_a_link(
+        "ip link del near
+        ip link add near numrxqueues 2 numtxqueues 2 type veth peer name far netns $HOST \
+            numrxqueues 2 numtxqueues 2
+        $FAR ip address add 10.9.0.2/24 dev far
+        ip address add 10.9.0.1/24 dev near
+        $FAR ethtool -L far rx 2 tx 2
+        $FAR ip link set far up
+        ethtool -L near rx 2 tx 2
+        ip link set near up
+        $FAR $TRUNKLINE bench rate --listen 10.9.0.2 --port xdp --once > /dev/null &
+        SERVER=$!
+        until $FAR ss -Htln | grep -q 18515; do kill -0 $SERVER; sleep 0.05; done
+        $TRUNKLINE bench rate --connect 10.9.0.2 --port xdp --workers 2 --duration 0.5 --json
+        wait $SERVER",
+    );
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["operations"].as_u64().unwrap() > 10, "{report}");
+}
+
 #[test]
 #[ignore = "needs root and network namespaces"]
 fn traffic_goes_on_after_a_link_was_down_and_nothing_is_lost() {

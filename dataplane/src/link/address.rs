@@ -62,7 +62,8 @@ pub enum LinkOpenError {
     /// Each worker has one queue of the interface, and frames in others would be lost.
     #[error(
         "interface {interface} has {queues} receive queues, and the node {workers} workers: give \
-         both the same, by `ethtool -L {interface} combined {workers}` or other workers"
+         both the same, by other workers or `ethtool -L {interface} combined {workers}` (`rx \
+         {workers} tx {workers}` where it counts them apart)"
     )]
     Queues {
         /// The name of the interface.

@@ -22,7 +22,10 @@ const SET_UP: i32 = 200;
 #[non_exhaustive]
 pub enum EalError {
     /// It does not start.
-    #[error("DPDK does not start with `{arguments}`: {said}{}", remedy(said))]
+    #[error(
+        "DPDK does not start with `{arguments}`: {said}{}",
+        remedy(arguments, said)
+    )]
     Refused {
         /// Its arguments.
         arguments: String,
@@ -43,6 +46,12 @@ pub enum EalError {
         /// Its arguments.
         arguments: String,
     },
+    /// The kernel tells this process nothing of children that end, nor how.
+    #[error(
+        "DPDK is tried in a child, and this process hears of none that ends: it ignores SIGCHLD, \
+         be it since whoever started it did; let it have SIG_DFL"
+    )]
+    Unseen,
     /// It runs already, and not as it is wanted.
     #[error(
         "this process runs DPDK with `{running}` already, and a port wants `{wanted}`: give all \
@@ -72,9 +81,14 @@ impl EalError {
 }
 
 /// What helps, where that is known.
-fn remedy(said: &str) -> &'static str {
+fn remedy(arguments: &str, said: &str) -> &'static str {
     let has = |what: &str| said.contains(what);
-    if has("unrecognized option") || has("invalid option") || has("Invalid") {
+    let has_no_huge = arguments.split(' ').any(|word| word == "--no-huge");
+    if has("ended by signal") {
+        " (a limit of this process may be too small, as `ulimit -f`, or memory have run out)"
+    } else if has_no_huge && has("Cannot init memory") {
+        " (it takes address space: raise `ulimit -v`, or ask for less memory: `-- -m 256`)"
+    } else if has("unrecognized option") || has("invalid option") || has("Invalid") {
         " (words after -- are EAL arguments, as DPDK's guide has them)"
     } else if has("hugepage") || has("Cannot get hugepage information") || has("Cannot init memory")
     {
@@ -137,7 +151,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), EalError> {
         arguments: arguments.to_string(),
         said: match code {
             Some(0) => "DPDK ended the process instead".to_owned(),
-            _ => summary(&text, -code.unwrap_or(libc::ECHILD)),
+            Some(code) => summary(&text, -code),
+            None => format!("it was ended by signal {}", libc::WTERMSIG(status)),
         },
     })
 }
@@ -192,8 +207,10 @@ fn wait(child: libc::pid_t) -> Result<Option<i32>, EalError> {
             return Ok((!is_killed).then_some(status));
         }
         let error = io::Error::last_os_error();
-        if ended < 0 && error.raw_os_error() != Some(libc::EINTR) {
-            return Err(EalError::system("waitpid", &error));
+        match error.raw_os_error().filter(|_| ended < 0) {
+            None | Some(libc::EINTR) => {}
+            Some(libc::ECHILD) => return Err(EalError::Unseen),
+            Some(_) => return Err(EalError::system("waitpid", &error)),
         }
         if start.elapsed() > PATIENCE {
             // SAFETY: our child, which was not waited for yet.

@@ -159,3 +159,25 @@ fn a_shortage_of_descriptors_is_told_with_what_helps() {
         }
     }
 }
+
+/// As whoever starts a command may have it: a limit, and signals that are ignored.
+#[test]
+fn dpdk_that_cannot_be_tried_says_why() {
+    let bench = ["bench", "lat", "--listen", "127.0.0.1", "--port"];
+    let port = "dpdk:net_null0 prefix=8";
+    for (before, told) in [
+        ("ulimit -f 100; exec", ["ended by signal 25", "ulimit -f"]),
+        ("ulimit -v 400000; exec", ["--no-huge", "ulimit -v"]),
+        ("env --ignore-signal=CHLD", ["ignores SIGCHLD", "SIG_DFL"]),
+    ] {
+        let script = format!("{before} \"$0\" \"$@\"");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script, TRUNKLINE]).args(bench);
+        let output = shell.args([port]).output().unwrap();
+        let said = complaint(&output, 1);
+        assert!(
+            told.iter().all(|part| said.contains(part)),
+            "{before}: {said}"
+        );
+    }
+}
