@@ -31,10 +31,10 @@ impl IdleTimer {
         self.moved = now;
     }
 
-    /// Notes how many packets have arrived by now. Where there are more than before something
-    /// moves, though a large message may take longer than the limit.
-    pub(crate) const fn arrived(&mut self, packets: u64, now: Instant) {
-        if self.arrived != packets {
+    /// Notes how many packets have arrived by now. Where there are `least` more than when that was
+    /// so last something moves, though a large message may take longer than the limit.
+    pub(crate) const fn arrived(&mut self, packets: u64, least: u64, now: Instant) {
+        if packets.wrapping_sub(self.arrived) >= least {
             self.arrived = packets;
             self.moved(now);
         }
@@ -58,7 +58,7 @@ mod tests {
         let mut timer = IdleTimer::new(LIMIT, began);
         for second in 0..100 {
             let now = began + Duration::from_secs(second);
-            timer.arrived(second / 5, now);
+            timer.arrived(second / 5, 1, now);
             assert!(!timer.is_over(now), "after {second} s");
         }
     }
@@ -67,10 +67,11 @@ mod tests {
     fn a_peer_that_takes_nothing_more_is_waited_for_as_long_as_was_said() {
         let began = Instant::now();
         let mut timer = IdleTimer::new(LIMIT, began);
-        timer.arrived(7, began);
+        timer.arrived(7, 4, began);
         for second in 0..=10 {
             let now = began + Duration::from_secs(second);
-            timer.arrived(7, now);
+            // A connection is opened again and again, which carries nothing.
+            timer.arrived(7 + second / 3, 4, now);
             assert!(!timer.is_over(now), "after {second} s");
         }
         let late = began + Duration::from_secs(11);

@@ -71,6 +71,8 @@ use wake::Wake;
 
 /// Most events that wait; later ones are lost.
 const EVENTS: usize = 64;
+/// What packets keep to where a path carries less than it did (RFC 8200, 5).
+const LEAST_MTU: usize = 1280;
 /// How often ICMP errors, and what neighbours need, are looked for.
 const LOOK: Duration = Duration::from_millis(1);
 /// Peers whose held datagrams have their turn at a time: each may take a system call.
@@ -398,6 +400,10 @@ impl<D: Device> LinkPort<D> {
         }
         if now.mtu != before.mtu {
             self.max_datagram = longest(self.address, now.mtu, &self.device);
+            if now.mtu < LEAST_MTU {
+                let (interface, mtu) = (now.name, now.mtu);
+                tracing::warn!(%interface, mtu, "the interface carries less than 1280 bytes now");
+            }
         }
         Ok(())
     }

@@ -58,7 +58,7 @@ impl<'a> Watch<'a> {
         if look.was_absent {
             self.idle_timer.moved(look.now);
         }
-        self.idle_timer.arrived(arrived, look.now);
+        self.idle_timer.arrived(arrived, 1, look.now);
         ensure!(
             !self.idle_timer.is_over(look.now),
             "nothing moved for {:?}: {}",
