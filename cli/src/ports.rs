@@ -7,7 +7,7 @@ mod table;
 
 use crate::interrupt::Interrupt;
 use crate::output::{self, print_json};
-use crate::port::kinds;
+use crate::port::built_in_kinds;
 use crate::range::Range;
 use crate::run::service::default_address;
 use crate::usage::wrong;
@@ -40,7 +40,7 @@ pub(crate) struct PortsArgs {
     #[arg(long, conflicts_with = "address")]
     measure: bool,
     /// With --measure: this kind alone, or these [default: udp, packet and xdp].
-    #[arg(long, value_parser = kinds(), requires = "measure")]
+    #[arg(long, value_parser = built_in_kinds(), requires = "measure")]
     port: Vec<PortKind>,
     #[arg(long, value_name = "SECS", default_value = "1", requires = "measure")]
     #[arg(value_parser = SECONDS.seconds(), allow_negative_numbers = true)]

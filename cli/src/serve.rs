@@ -100,7 +100,10 @@ pub(crate) fn run(args: &ServeArgs, interrupt: &Interrupt) -> Result<()> {
     // Programs hear that it ends, and then their peers do.
     let nodes: Vec<_> = served.into_iter().map(|(node, _)| node).collect();
     match failed {
-        Some(down) => Err(down.into()),
+        Some((address, down)) => {
+            let what = format!("the service ends, as its node on {address} does");
+            Err(anyhow::Error::from(down).context(what))
+        }
         None => end(&nodes),
     }
 }
@@ -128,20 +131,20 @@ fn start(settings: &Settings, idle: Option<Duration>) -> Result<Vec<(Node, Servi
     Ok(served)
 }
 
-/// Waits until all are over, or somebody asks for the end. Gives why a node has failed, if one has.
+/// Waits until all are over, or somebody asks for the end. Gives which node has failed, and why,
+/// if one has.
 ///
 /// # Errors
 /// A thread that serves programs has failed.
-fn wait(served: &[(Node, Service)], interrupt: &Interrupt) -> Result<Option<Down>> {
+fn wait(served: &[(Node, Service)], interrupt: &Interrupt) -> Result<Option<(IpAddr, Down)>> {
     while !served.iter().all(|(_, service)| service.is_over()) {
         for (node, service) in served {
             ensure!(
                 !service.has_failed(),
                 "the thread that serves programs has failed"
             );
-            let down = node.health().down;
-            if down.is_some() {
-                return Ok(down);
+            if let Some(down) = node.health().down {
+                return Ok(Some((node.gid().address(), down)));
             }
         }
         if interrupt.check().is_err() {

@@ -181,3 +181,18 @@ fn dpdk_that_cannot_be_tried_says_why() {
         );
     }
 }
+
+/// Two ends of it are not called the same.
+#[test]
+fn a_device_is_not_measured_between_namespaces() {
+    let output = run(&[
+        "ports",
+        "--measure",
+        "--port",
+        "dpdk:net_memif0,role=server",
+    ]);
+    let said = complaint(&output, 2);
+    assert!(said.contains("`trunkline bench` at both"), "{said}");
+    let help = run(&["ports", "--help"]);
+    assert!(!text(&help.stdout).contains("- dpdk:"), "none is offered");
+}

@@ -61,7 +61,8 @@ pub enum XdpOpenError {
     },
     /// Another program steers the interface's packets.
     #[error(
-        "interface {interface} has an XDP program already: end who attached it, or remove it by \
+        "interface {interface} has an XDP program already: end who attached it, as another node of \
+         this process may have, or remove it by \
          `ip link set {interface} xdp off`"
     )]
     ProgramTaken {
