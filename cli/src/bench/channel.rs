@@ -16,7 +16,7 @@ pub(crate) const VERSION: u32 = 3;
 /// Longest line: the addresses of as many QPs as there may be.
 const MAX_LINE: usize = 8 << 20;
 /// Most characters of the other side's words that are passed on.
-const MAX_WORDS: usize = 200;
+const MAX_WORDS: usize = 1000;
 /// How long a side that has ended may take to say so, where its packets are ahead of its words.
 const END_WAIT: Duration = Duration::from_secs(1);
 /// Pause between looks at a socket that has nothing.
@@ -270,8 +270,9 @@ impl Channel {
         }
         match serde_json::from_slice(line) {
             Ok(Message::Failed { why }) => {
-                let why: String = why.chars().take(MAX_WORDS).collect();
-                bail!("{} says: {why}", self.peer)
+                let said: String = why.chars().take(MAX_WORDS).collect();
+                let rest = if said.len() < why.len() { "..." } else { "" };
+                bail!("{} says: {said}{rest}", self.peer)
             }
             Ok(message) => Ok(message),
             Err(_) => bail!("{} is no 'trunkline bench' of this version", self.peer),
@@ -359,6 +360,15 @@ mod tests {
         assert!(error.ends_with(&says), "{error}");
         let error = received(b"{\"say\":\"failed\",\"why\":\"no\"}\n").expect_err("it failed");
         assert!(error.to_string().ends_with("says: no"), "{error}");
+        let long = format!(
+            "{{\"say\":\"failed\",\"why\":\"{}\"}}\n",
+            "no".repeat(MAX_WORDS)
+        );
+        let error = received(long.as_bytes())
+            .expect_err("it failed")
+            .to_string();
+        let told = format!("says: {}...", "no".repeat(MAX_WORDS / 2));
+        assert!(error.ends_with(&told), "{error}");
     }
 
     #[test]
