@@ -183,12 +183,13 @@ fn remedy(call: &str, code: i32) -> &'static str {
         }
         // Drivers say so of much that is no matter of privilege.
         (_, libc::EPERM | libc::EACCES) if is_root() => {
-            " (its arguments may be wrong, or a limit of this process too small, as `ulimit -l`)"
+            " (its arguments may be wrong, a capability missing, as CAP_NET_RAW and CAP_NET_ADMIN \
+             are in containers, or a limit of this process too small, as `ulimit -l`)"
         }
         (_, libc::EPERM | libc::EACCES) => " (run as root)",
         ("rte_eth_rx_queue_setup", libc::EINVAL) => {
-            " (net_af_xdp takes root, memory that may be locked, as `ulimit -l` says, and a queue \
-             that the interface has)"
+            " (net_af_xdp takes root with CAP_NET_ADMIN, CAP_NET_RAW and CAP_SYS_ADMIN, memory \
+             that may be locked, as `ulimit -l` says, and a queue that the interface has)"
         }
         (_, libc::ENOMEM) => " (more memory: `-- -m 1024`)",
         _ => "",
