@@ -49,11 +49,7 @@ impl Node {
         if self.is_inline() && !self.shared.life.is_forked() {
             handle.awake();
         }
-        let worked = match self.is_inline() {
-            true => handle.round(),
-            false => handle.round_beside_thread(),
-        };
-        worked.inspect_err(|error| match error {
+        handle.round().inspect_err(|error| match error {
             Error::Port(error) if error.is_passing() => self.shared.life.note_passing(),
             // Where the node is down already this changes nothing.
             error => {

@@ -39,20 +39,6 @@ impl WorkerHandle {
         Ok(before == Some(true) || worked)
     }
 
-    /// A round by somebody else than the thread of the worker. Where that sleeps and something
-    /// happened, it is woken: of what is left it knew nothing when it fell asleep, nor of timers,
-    /// and what would have told it of a packet is silent, as the packet was taken.
-    ///
-    /// # Errors
-    /// As [`round`](Self::round).
-    pub(crate) fn round_beside_thread(&self) -> Result<bool, Error> {
-        let worked = self.round()?;
-        if worked {
-            self.wakeup.ring();
-        }
-        Ok(worked)
-    }
-
     /// What was posted leaves. Gives whether that was anything; `None`: nothing was to be done.
     fn send_posted(&self, port: &mut PortBox) -> Result<Option<bool>, Error> {
         let mut core = self.core_for_worker()?;

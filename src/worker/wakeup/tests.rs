@@ -66,21 +66,6 @@ fn a_worker_that_is_awake_is_not_woken() {
     assert_eq!(woken(wakeup), 0);
 }
 
-#[test]
-fn whoever_works_beside_a_thread_that_sleeps_wakes_it_for_what_is_left() {
-    let (node, qp) = qp_of_a_sleeping_worker();
-    let handle = node.shared.handle(0);
-    let works = || handle.round_beside_thread().unwrap();
-    qp.post_send(&[send(b"one")]).unwrap();
-    assert_eq!(woken(&handle.wakeup), 1);
-    assert!(works());
-    assert_eq!(woken(&handle.wakeup), 1);
-    while works() {}
-    woken(&handle.wakeup);
-    assert!(!works());
-    assert_eq!(woken(&handle.wakeup), 0, "nothing happened");
-}
-
 /// Counts how often it was called.
 #[derive(Default)]
 struct Calls(std::sync::atomic::AtomicU64);
