@@ -13,7 +13,7 @@ use trunkline_dataplane::udp::Owner;
 /// The node cannot start. Where somebody else has the address: who, and which option to change.
 pub(crate) fn build(builder: Builder, address: IpAddr, option: &str) -> Result<Node> {
     let built = builder.address(address).build();
-    built.map_err(|error| why(error, option).context(format!("cannot start a node on {address}")))
+    built.map_err(|error| no_node(error, address, option))
 }
 
 /// Opens a port without a node at the address that `option` of the command line names.
@@ -36,7 +36,11 @@ pub(crate) fn open_port(
 /// As [`build`], of the port.
 pub(crate) fn try_port(kind: &PortKind, address: IpAddr, option: &str) -> Result<()> {
     let tried = kind.try_on(address).map(drop);
-    tried.map_err(|error| why(error, option).context(format!("cannot start a node on {address}")))
+    tried.map_err(|error| no_node(error, address, option))
+}
+
+fn no_node(error: Error, address: IpAddr, option: &str) -> anyhow::Error {
+    why(error, option).context(format!("cannot start a node on {address}"))
 }
 
 fn why(error: Error, option: &str) -> anyhow::Error {
