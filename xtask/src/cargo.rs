@@ -1,6 +1,7 @@
 //! Running cargo and other programs from the root of the repository.
 
-use anyhow::{Context, Result, bail};
+use crate::failures::{Failures, Writer};
+use anyhow::{Context, Result, anyhow, bail};
 use serde::Deserialize;
 use std::io::IsTerminal;
 use std::os::unix::process::CommandExt;
@@ -50,19 +51,55 @@ pub(crate) fn works(program: &str, arguments: &[&str]) -> bool {
 /// # Errors
 /// When it cannot be started, fails, or (where nobody is there to press Ctrl-C) takes longer than
 /// `limit`.
-pub(crate) fn run(mut command: Command, limit: Option<Duration>) -> Result<()> {
+pub(crate) fn run(command: Command, limit: Option<Duration>) -> Result<()> {
+    let shown = shown(&command);
+    ended(&mut started(command, limit)?, limit, &shown)
+}
+
+/// Runs tests as [`run`] runs a command; where nobody is there to look back, the error repeats what
+/// those that failed have said.
+///
+/// # Errors
+/// As [`run`] says.
+pub(crate) fn run_tests(mut command: Command, limit: Option<Duration>) -> Result<()> {
+    if !unattended() {
+        return run(command, limit);
+    }
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let shown = shown(&command);
+    let mut child = started(command, limit)?;
+    let failures = Failures::new();
+    if let Some(stdout) = child.stdout.take() {
+        failures.watch(Writer::Harness, stdout, std::io::stdout());
+    }
+    if let Some(stderr) = child.stderr.take() {
+        failures.watch(Writer::Cargo, stderr, std::io::stderr());
+    }
+    let ended = ended(&mut child, limit, &shown);
+    let told = failures.told();
+    ended.map_err(|error| anyhow!("{error}\n{told}"))
+}
+
+/// Whether nobody is there to press Ctrl-C, or to look back at what was printed.
+fn unattended() -> bool {
+    !std::io::stdin().is_terminal()
+}
+
+fn started(mut command: Command, limit: Option<Duration>) -> Result<Child> {
     let shown = shown(&command);
     crate::output::tell(format_args!("$ {shown}"));
-    let unattended = !std::io::stdin().is_terminal();
-    if unattended && limit.is_some() {
+    if unattended() && limit.is_some() {
         // A group of its own, so that the tests a killed cargo leaves behind die with it.
         command.process_group(0).stdin(Stdio::null());
     }
-    let mut child = command
+    command
         .spawn()
-        .with_context(|| format!("cannot start `{shown}`"))?;
+        .with_context(|| format!("cannot start `{shown}`"))
+}
+
+fn ended(child: &mut Child, limit: Option<Duration>, shown: &str) -> Result<()> {
     let status = match limit {
-        Some(limit) if unattended => wait(&mut child, limit, &shown)?,
+        Some(limit) if unattended() => wait(child, limit, shown)?,
         _ => child.wait()?,
     };
     if !status.success() {

@@ -43,7 +43,7 @@ pub(crate) fn run(limit: Option<Duration>) -> Result<Verdict> {
         "warnings",
     ];
     cargo::run(cargo(&lints)?, limit)?;
-    cargo::run(cargo(&["test", "--workspace", "--no-fail-fast"])?, limit)?;
+    cargo::run_tests(cargo(&["test", "--workspace", "--no-fail-fast"])?, limit)?;
     if !interop::has_namespaces() {
         let why = "but for ports on interfaces, which need root and iproute2";
         return Ok(Verdict::Passed(why.to_owned()));
@@ -51,7 +51,7 @@ pub(crate) fn run(limit: Option<Duration>) -> Result<Verdict> {
     let privileged = ["test", "--workspace", "--tests", "--no-fail-fast"];
     let mut command = cargo(&privileged)?;
     command.args(["--", "--ignored", "--test-threads", "1"]);
-    cargo::run(command, limit)?;
+    cargo::run_tests(command, limit)?;
     Ok(Verdict::Passed(String::new()))
 }
 

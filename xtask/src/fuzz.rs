@@ -84,7 +84,7 @@ pub(crate) fn targets() -> Result<Vec<String>> {
 /// When an input makes a target panic.
 pub(crate) fn replay(limit: Option<Duration>) -> Result<String> {
     let arguments = ["test", "--quiet", "--workspace", "--test", "corpora"];
-    cargo::run(cargo::cargo(&arguments), limit)?;
+    cargo::run_tests(cargo::cargo(&arguments), limit)?;
     let root = cargo::root().join("fuzz").join("corpus");
     let mut inputs = 0;
     for folder in fs::read_dir(&root).with_context(|| root.display().to_string())? {

@@ -20,5 +20,5 @@ pub(crate) fn run(limit: Option<Duration>) -> Result<()> {
     for (key, value) in [("LTO", "off"), ("CODEGEN_UNITS", "16"), ("OPT_LEVEL", "1")] {
         command.env(format!("CARGO_PROFILE_RELEASE_{key}"), value);
     }
-    cargo::run(command, limit)
+    cargo::run_tests(command, limit)
 }

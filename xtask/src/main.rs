@@ -3,6 +3,7 @@
 
 mod cargo;
 mod dpdk;
+mod failures;
 mod fuzz;
 mod instructions;
 mod interop;

@@ -37,7 +37,7 @@ pub(crate) fn run(limit: Option<Duration>) -> Result<Verdict> {
         command.env("CARGO_TARGET_DIR", cargo::target_dir()?.join(FOLDER));
         // Some tests ask for the time.
         command.env("MIRIFLAGS", "-Zmiri-disable-isolation");
-        cargo::run(
+        cargo::run_tests(
             command,
             limit.map(|all| all.saturating_sub(begun.elapsed())),
         )?;

@@ -269,7 +269,7 @@ fn tests(setting: &Setting) -> Result<Outcome> {
         command.env(TSHARK, "none");
         notes.push("but for the Wireshark dissector, as there is no tshark");
     }
-    cargo::run(command, Some(setting.limit))?;
+    cargo::run_tests(command, Some(setting.limit))?;
     Ok(Outcome::Passed(notes.join("; ")))
 }
 
@@ -348,7 +348,7 @@ fn namespaces(setting: &Setting) -> Result<Outcome> {
     }
     let mut command = cargo::cargo(&["test", "--workspace", "--lib", "--tests", "--no-fail-fast"]);
     command.args(["--", "--ignored", "--test-threads", "1"]);
-    cargo::run(command, Some(setting.limit))?;
+    cargo::run_tests(command, Some(setting.limit))?;
     Ok(Outcome::Passed(String::new()))
 }
 
@@ -409,7 +409,7 @@ fn words(setting: &Setting) -> Result<Outcome> {
     let arguments = ["test", "--quiet", "--workspace", "--test", "service", test];
     let mut command = cargo::cargo(&arguments);
     command.env("TRUNKLINE_WORDS", WORDS.to_string());
-    cargo::run(command, Some(setting.limit))?;
+    cargo::run_tests(command, Some(setting.limit))?;
     Ok(Outcome::Passed(format!("{said}; {WORDS} to a service")))
 }
 

@@ -86,8 +86,14 @@ fn a_node_ends_in_time_while_a_request_waits_for_a_service_that_is_stopped() {
             let _ = done.send(());
         });
         let ended = ended.recv_timeout(Duration::from_secs(3));
+        let until = Instant::now() + Duration::from_secs(3);
+        while !asks.is_finished() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let in_time = asks.is_finished();
         drop(stopped);
         ended.expect("it waits for the service");
+        assert!(in_time, "the request waits for the service");
         assert!(!asks.join().unwrap(), "nobody has answered");
     });
     process.tell(&());
