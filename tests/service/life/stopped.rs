@@ -12,10 +12,18 @@ use trunkline::{Node, RecvWr, SendWr, Status};
 struct Stopped(i32);
 
 impl Stopped {
+    /// Comes back once all threads of the process have stopped, which they do some time after the
+    /// signal.
     fn new(process: &Process) -> Self {
         let pid = process.pid().cast_signed();
         // SAFETY: it is a child of this process, which lives.
         assert_eq!(unsafe { libc::kill(pid, libc::SIGSTOP) }, 0);
+        // SAFETY: all zeros are a value of the structure.
+        let mut what: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let (id, how) = (process.pid(), libc::WSTOPPED);
+        // SAFETY: the structure lives through the call.
+        let stopped = unsafe { libc::waitid(libc::P_PID, id, &raw mut what, how) };
+        assert_eq!((stopped, what.si_code), (0, libc::CLD_STOPPED));
         Self(pid)
     }
 }
