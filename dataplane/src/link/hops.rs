@@ -18,7 +18,7 @@ use trunkline_wire::Mac;
 const KNOWN_FOR: Duration = Duration::from_secs(2);
 /// How long nothing else is asked of a neighbour that is not known yet: twice as long each time, up
 /// to the latter. Who says that it is somebody else makes many silent ones.
-const ASKED_FOR: Duration = Duration::from_millis(1);
+pub(super) const ASKED_FOR: Duration = Duration::from_millis(1);
 const MOST_ASKED_FOR: Duration = Duration::from_millis(64);
 /// How long it is relied upon that there is no way, or no answer.
 const GONE_FOR: Duration = Duration::from_millis(100);

@@ -296,6 +296,37 @@ fn that_nobody_listens_is_told_if_it_quotes_what_was_sent_and_is_whole() {
     }
 }
 
+/// Whoever floods a port with them costs it no memory.
+#[test]
+fn of_errors_that_nobody_asks_for_the_first_are_kept() {
+    let mut ends = pair(FAMILIES[0]);
+    meet(&mut ends);
+    let [one, other] = &mut ends;
+    let (here, there) = (one.address, other.address);
+    assert!(send(one, there, &[7; 64]));
+    let frame = other.device.take().unwrap();
+    let mut number = 0_u32;
+    let mut flood = |one: &mut Alone| {
+        let numbers = number..number + 2 * EVENTS as u32;
+        number = numbers.end;
+        for number in numbers.clone() {
+            let quoted = [&frame[14..42], &number.to_be_bytes()].concat();
+            let error = icmp_error([here, there], [3, 3], 0, &quoted);
+            other.device.put(&error);
+        }
+        assert!(receive(one).is_empty());
+        numbers.take(EVENTS).map(|number| PortEvent::Refused {
+            dst: there,
+            quote: Quoted::new(&number.to_be_bytes()),
+        })
+    };
+    // And there is room again, once they are asked for.
+    for _ in 0..2 {
+        let first = flood(one);
+        assert!(std::iter::from_fn(|| one.poll_event()).eq(first));
+    }
+}
+
 #[test]
 fn frames_for_others_and_broken_ones_are_counted_and_move_nothing() {
     for addresses in FAMILIES {

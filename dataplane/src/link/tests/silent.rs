@@ -1,6 +1,7 @@
 //! Neighbours that the kernel asks for, and that answer late or never.
 
 use super::*;
+use crate::link::hops::ASKED_FOR;
 use crate::routes::{Neighbour, NeighbourEntry, NextHop, RouteError};
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -136,6 +137,30 @@ fn few_silent_neighbours_are_asked_about_at_a_time_and_each_in_its_turn() {
         flush_at(&mut port, now);
     }
     assert_eq!(std::iter::from_fn(|| far.take()).count(), PEERS.into());
+}
+
+/// Who sends next may be the first to hear of the answer, before the port has looked around.
+#[test]
+fn what_is_sent_once_a_neighbour_has_answered_passes_nothing_that_is_held() {
+    let kernel = Kernel::default();
+    let (mut port, mut far) = of_the_kernel(&kernel);
+    let peer = peers(1).next().unwrap();
+    let asked = Instant::now();
+    (port.now, port.on_time) = (asked, 3);
+    for number in 0..3 {
+        assert!(send(&mut port, peer, &[number; 64]));
+    }
+    let again = asked + ASKED_FOR;
+    flush_at(&mut port, again - Duration::from_nanos(1));
+    kernel.answers(MACS[1]);
+    (port.now, port.on_time) = (again, 3);
+    for number in 3..6 {
+        assert!(send(&mut port, peer, &[number; 64]));
+    }
+    assert!(port.now < port.look_due, "it has not looked around since");
+    let came = std::iter::from_fn(|| far.take());
+    let numbers = came.map(|frame| *frame.last().unwrap());
+    assert_eq!(numbers.collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
 }
 
 /// Whether the port's descriptor is readable within that time.
